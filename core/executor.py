@@ -1,0 +1,110 @@
+"""What the engine asks of a backend: run a batch, and keep or forget what belongs to a row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from interlock.core.batch import Batch, BatchResult, Ticket
+from interlock.core.work import WorkKey
+
+if TYPE_CHECKING:
+    from interlock.core.request import Request
+
+
+class Capability(StrEnum):
+    """What a policy may require of a backend (`Policy.requires`)."""
+
+    STEP_COST = "step_cost"  # view.step_s answers
+    VIRTUAL_TIME = "virtual_time"  # the engine's clock is the executor's
+    STRETCH = "stretch"  # several decode steps per submission
+    LOOPED = "looped"  # recurrent depth: prelude, recurrent and coda
+    SPECULATION = "speculation"  # drafts are verified
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a backend can do.
+
+    `loops` is the depth of a looped model, 1 for a dense one. `mixes` lists the sets of work keys that one batch may
+    carry together; a set's subsets are allowed, too. `eos_token_id` is the token that ends an answer.
+    """
+
+    features: frozenset[Capability] = frozenset()
+    loops: int = 1
+    eos_token_id: int = 0
+    max_model_len: int | None = None
+    mixes: tuple[frozenset[WorkKey], ...] = (
+        frozenset({WorkKey.PROMPT_ATOMIC, WorkKey.DECODE_ATOMIC, WorkKey.SPECULATIVE}),
+    )
+
+    def can_mix(self, keys: frozenset[WorkKey]) -> bool:
+        """Whether one batch may carry these work keys."""
+        return len(keys) <= 1 or any(keys <= allowed for allowed in self.mixes)
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorConfig:
+    """The limits an executor is started with."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+    num_blocks: int
+    block_size: int
+    prompt: str
+    seed: int
+    extra: dict[str, object] = field(default_factory=dict)
+
+
+class Executor(Protocol):
+    """A backend. The engine calls it from one thread.
+
+    Results of tickets come in the order of submission. An executor learns a request when it first sees its row, from
+    `Batch.new`, and drops all it holds for a row at `forget`, after which the row may belong to another request.
+    """
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this backend can do. Constant."""
+        ...
+
+    def start(self, config: ExecutorConfig) -> None:
+        """Get ready. Called once, before any batch."""
+        ...
+
+    def submit(self, batch: Batch) -> Ticket:
+        """Begin to run a batch. The batch is immutable, and its arrays stay valid until its ticket is collected."""
+        ...
+
+    def collect(self, block: bool) -> Sequence[BatchResult]:
+        """Results of finished tickets, each handed out once. With `block`, wait for at least one if any is out."""
+        ...
+
+    def suspend(self, rows: np.ndarray, drop: np.ndarray) -> None:
+        """These rows gave up their slots; where `drop`, their KV too. What is needed to go on is kept until `forget`."""
+        ...
+
+    def resume(self, rows: np.ndarray) -> None:
+        """These suspended rows have slots again."""
+        ...
+
+    def forget(self, rows: np.ndarray) -> None:
+        """These rows are retired. Idempotent."""
+        ...
+
+    def expect(self, number: int, request: Request, output: int | None) -> None:
+        """A simulated model learns where request `number` ends by itself; a real one ignores it."""
+        ...
+
+    def step_s(self, prompt_tokens: int, decode_rows: int, context_tokens: int) -> float:
+        """Estimated seconds of a step, with the capability STEP_COST; otherwise it raises ExecutorError."""
+        ...
+
+    def stop(self) -> None:
+        """Release everything. Idempotent."""
+        ...
