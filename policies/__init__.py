@@ -1,1 +1,1 @@
-"""TBD."""
+"""Scheduling policies, one module each. They use the hooks of `interlock.core` and nothing else."""

@@ -1,1 +1,1 @@
-"""TBD."""
+"""The command line: one module per command, and what they share."""

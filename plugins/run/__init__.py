@@ -1,1 +1,1 @@
-"""TBD."""
+"""What a run leaves behind: its record, its tables, its summary and its folder."""

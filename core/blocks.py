@@ -1,0 +1,279 @@
+"""KV blocks: reference counts, block tables, the prefix index and the queue of free blocks.
+
+Changes made between `begin` and `keep` are journalled, so that a plan which cannot be completed leaves the pool as it
+was: `undo` takes back everything since a mark, in reverse order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from interlock.core.hashing import splitmix64
+
+_K = np.uint64(0x9E3779B97F4A7C15 | 1)  # odd, hence invertible modulo 2**64
+_HOLDERS = 16
+_COMPACT_AT = 3  # the queue's array is this many pools long before its dead entries are squeezed out
+
+
+class PrefixHash:
+    """Chained hashes of full blocks, vectorised.
+
+    The digest D of a block mixes its token ids with a coefficient for each place; the chain is P_i = P_(i-1) K + D_i
+    modulo 2**64, and the key of block i is the mixed P_i. 64 bits: two different prefixes among a million collide
+    with a probability of about 3e-8.
+    """
+
+    def __init__(self, block_size: int) -> None:
+        self.block_size = block_size
+        self._place = splitmix64(np.arange(1, block_size + 1, dtype=np.uint64)) | np.uint64(1)
+
+    def digests(self, blocks: np.ndarray) -> np.ndarray:
+        """Digest of each block of token ids. blocks: int, shape (n, block_size). Returns uint64, shape (n,)."""
+        return np.asarray((splitmix64(blocks.astype(np.uint64)) * self._place).sum(axis=1, dtype=np.uint64))
+
+    def extend(self, chain: np.ndarray, blocks: np.ndarray) -> np.ndarray:
+        """The chain of n prefixes, each one block longer. chain: uint64 (n,), blocks: (n, block_size)."""
+        return np.asarray(chain * _K + self.digests(blocks))
+
+    def chain(self, tokens: np.ndarray, salt: int = 0) -> np.ndarray:
+        """The chain over the full blocks of one token sequence. Returns uint64, shape (len(tokens) // block_size,)."""
+        count = len(tokens) // self.block_size
+        if not count:
+            return np.empty(0, np.uint64)
+        digests = self.digests(tokens[: count * self.block_size].reshape(count, self.block_size))
+        powers = np.empty(count, np.uint64)
+        powers[0] = _K
+        powers[1:] = _K
+        powers = np.multiply.accumulate(powers)  # K, K**2, ...
+        inverse = np.multiply.accumulate(np.full(count, _K_INVERSE, np.uint64))
+        return np.asarray((np.cumsum(digests * inverse, dtype=np.uint64) + np.uint64(salt)) * powers)
+
+    @staticmethod
+    def keys(chain: np.ndarray) -> np.ndarray:
+        """Index keys of a chain, uint64."""
+        return splitmix64(chain)
+
+
+_K_INVERSE = np.uint64(pow(int(_K), -1, 1 << 64))
+
+
+class BlockPool:
+    """`num_blocks` blocks of `block_size` tokens.
+
+    A block is free (in the queue, without a key), cached (in the queue, with a key that a candidate may hit), used (a
+    reference count above 0) or fenced (given back, but work in flight may still touch it). The block table is indexed
+    by holder, so a request that holds nothing costs nothing.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int, width: int) -> None:
+        self.num_blocks, self.block_size = num_blocks, block_size
+        self.references = np.zeros(num_blocks, np.int32)
+        self.table = np.zeros((_HOLDERS, width), np.int32)
+        self._free_holders = list(range(_HOLDERS - 1, -1, -1))
+        self._key = np.zeros(num_blocks, np.uint64)
+        self._published = np.zeros(num_blocks, bool)
+        self._index: dict[int, list[int]] = {}  # key -> blocks that carry it, oldest first
+        self._queue = np.empty(_COMPACT_AT * num_blocks + 64, np.int32)
+        self._queue[:num_blocks] = np.arange(num_blocks, dtype=np.int32)
+        self._place = np.arange(num_blocks, dtype=np.int64)  # of a block in the queue, -1 when it is not there
+        self._head, self._tail, self._count = 0, num_blocks, num_blocks
+        self.fenced = 0
+        self._journal: list[tuple[Callable[..., None], tuple[object, ...]]] = []
+
+    # -- gauges
+
+    @property
+    def available(self) -> int:
+        """Blocks that can be taken: free, or cached without a holder."""
+        return self._count
+
+    @property
+    def cached(self) -> int:
+        """Blocks without a holder that a candidate may hit."""
+        return int((self._published & (self._place >= 0)).sum())
+
+    @property
+    def used(self) -> int:
+        """Blocks with a holder."""
+        return self.num_blocks - self._count - self.fenced
+
+    # -- journal
+
+    def begin(self) -> None:
+        """Start a plan. Nothing before this point can be undone."""
+        self._journal.clear()
+        if self._tail > (_COMPACT_AT - 1) * self.num_blocks:
+            self._compact()
+
+    def mark(self) -> int:
+        """A point to which `undo` can return."""
+        return len(self._journal)
+
+    def undo(self, mark: int = 0) -> None:
+        """Take back every change since the mark."""
+        while len(self._journal) > mark:
+            back, arguments = self._journal.pop()
+            back(*arguments)
+
+    def _compact(self) -> None:
+        live = self.queue()
+        self._queue[: len(live)] = live
+        self._place[live] = np.arange(len(live))
+        self._head, self._tail = 0, len(live)
+
+    def queue(self) -> np.ndarray:
+        """The free blocks in the order in which they will be taken."""
+        span = self._queue[self._head : self._tail]
+        alive = self._place[span] == np.arange(self._head, self._tail)
+        return np.asarray(span[alive])
+
+    # -- holders
+
+    def holder(self) -> int:
+        """A line of the block table for a request that is about to hold blocks."""
+        if not self._free_holders:
+            old = len(self.table)
+            self.table = np.concatenate([self.table, np.zeros_like(self.table)])
+            self._free_holders = list(range(2 * old - 1, old - 1, -1))
+        holder = self._free_holders.pop()
+        self._journal.append((self.return_holder, (holder,)))
+        return holder
+
+    def return_holder(self, holder: int) -> None:
+        """The line is free for another request."""
+        self._free_holders.append(holder)
+
+    # -- taking and giving back
+
+    def take(self, count: int) -> np.ndarray:
+        """The `count` oldest free blocks, now with one reference each; what was cached in them is forgotten.
+
+        The caller has checked `available`. Returns int32, shape (count,).
+        """
+        if count > self._count:
+            raise AssertionError(f"{count} blocks asked of {self._count}")
+        head, end = self._head, self._head + count
+        blocks = self._queue[head:end]
+        if not (self._place[blocks] == np.arange(head, end)).all():
+            end = self._end_of(count)
+            span = self._queue[head:end]
+            blocks = span[self._place[span] == np.arange(head, end)]
+        blocks = blocks.copy()
+        places = self._place[blocks]
+        self._place[blocks] = -1
+        self._head, self._count = end, self._count - count
+        self._journal.append((self._untake, (blocks, places, head)))
+        self._withdraw(blocks)
+        self.references[blocks] = 1
+        return blocks
+
+    def next_free(self, count: int) -> np.ndarray:
+        """The blocks that `take` would give. Changes nothing. Returns int32, shape (count,)."""
+        return self.queue()[:count]
+
+    def _end_of(self, count: int) -> int:
+        """Where in the queue its first `count` live entries end."""
+        alive = self._place[self._queue[self._head : self._tail]] == np.arange(self._head, self._tail)
+        return self._head + int(np.flatnonzero(alive)[count - 1]) + 1
+
+    def _untake(self, blocks: np.ndarray, places: np.ndarray, head: int) -> None:
+        self._place[blocks] = places
+        self._head, self._count = head, self._count + len(blocks)
+        self.references[blocks] = 0
+
+    def share(self, blocks: np.ndarray) -> None:
+        """One more reference on each of these distinct cached or used blocks."""
+        fresh = blocks[self.references[blocks] == 0]
+        places = self._place[fresh]
+        self._place[fresh] = -1
+        self._count -= len(fresh)
+        self.references[blocks] += 1
+        self._journal.append((self._unshare, (blocks, fresh, places)))
+
+    def _unshare(self, blocks: np.ndarray, fresh: np.ndarray, places: np.ndarray) -> None:
+        self.references[blocks] -= 1
+        self._place[fresh] = places
+        self._count += len(fresh)
+
+    def give_back(self, blocks: np.ndarray) -> None:
+        """One reference less on each of these distinct blocks; those without any enter the queue in this order."""
+        if (self.references[blocks] <= 0).any():
+            raise AssertionError("a block is given back that nobody holds")
+        self.references[blocks] -= 1
+        freed = blocks[self.references[blocks] == 0]
+        tail = self._tail
+        if tail + len(freed) > len(self._queue):
+            raise AssertionError("the queue of free blocks is full")
+        self._queue[tail : tail + len(freed)] = freed
+        self._place[freed] = np.arange(tail, tail + len(freed))
+        self._tail += len(freed)
+        self._count += len(freed)
+        self._journal.append((self._ungive, (blocks, freed, tail)))
+
+    def _ungive(self, blocks: np.ndarray, freed: np.ndarray, tail: int) -> None:
+        self._place[freed] = -1
+        self._tail, self._count = tail, self._count - len(freed)
+        self.references[blocks] += 1
+
+    # -- prefix index
+
+    def match(self, keys: Sequence[int]) -> np.ndarray:
+        """The blocks that hold the longest cached prefix of these block keys. Changes nothing. Returns int32."""
+        index = self._index
+        found: list[int] = []
+        for key in keys:
+            blocks = index.get(key)
+            if blocks is None:
+                break
+            found.append(blocks[0])
+        return np.array(found, np.int32)
+
+    def publish(self, blocks: np.ndarray, keys: np.ndarray) -> None:
+        """These blocks, full once the plan has run, may be hit under these keys. A published block keeps its key."""
+        fresh = ~self._published[blocks]
+        if not fresh.all():
+            blocks, keys = blocks[fresh], keys[fresh]
+        self._published[blocks] = True
+        self._key[blocks] = keys
+        index = self._index
+        for block, key in zip(blocks.tolist(), keys.tolist(), strict=True):
+            carriers = index.get(key)
+            if carriers is None:
+                index[key] = [block]
+            else:
+                carriers.append(block)
+        self._journal.append((self.unpublish, (blocks,)))
+
+    def unpublish(self, blocks: np.ndarray) -> None:
+        """Nobody may hit these blocks any more. Not journalled."""
+        blocks = blocks[self._published[blocks]]
+        self._published[blocks] = False
+        for block, key in zip(blocks.tolist(), self._key[blocks].tolist(), strict=True):
+            self._drop(key, block)
+
+    def _drop(self, key: int, block: int) -> None:
+        carriers = self._index[key]
+        if len(carriers) == 1:
+            del self._index[key]
+        else:
+            carriers.remove(block)
+
+    def _withdraw(self, blocks: np.ndarray) -> None:
+        """What was cached in these blocks is overwritten."""
+        cached = blocks[self._published[blocks]]
+        if len(cached):
+            before = [(key, list(self._index[key])) for key in dict.fromkeys(self._key[cached].tolist())]
+            keys = self._key[cached]
+            self.unpublish(cached)
+            self._journal.append((self._restore, (cached, keys, before)))
+
+    def _restore(self, blocks: np.ndarray, keys: np.ndarray, before: list[tuple[int, list[int]]]) -> None:
+        self._published[blocks] = True
+        self._key[blocks] = keys
+        self._index.update(before)
+
+    def is_published(self, blocks: np.ndarray) -> np.ndarray:
+        """Which of these blocks carry a key, bool."""
+        return np.asarray(self._published[blocks])

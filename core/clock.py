@@ -1,0 +1,61 @@
+"""Integer nanoseconds: virtual, moved by the executor's results, or the host's."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """The engine's clock. It never goes back."""
+
+    def now_ns(self) -> int:
+        """Nanoseconds since the run began."""
+        ...
+
+    def advance_to(self, time_ns: int) -> None:
+        """A result ended at this time."""
+        ...
+
+    def wait_until(self, time_ns: int, news: threading.Condition) -> None:
+        """Nothing to do before this time, unless `news` is notified."""
+        ...
+
+
+class VirtualClock:
+    """Time passes when the simulated executor says so, and idle time is skipped."""
+
+    def __init__(self) -> None:
+        self._now = 0
+
+    def now_ns(self) -> int:
+        """Nanoseconds since the run began."""
+        return self._now
+
+    def advance_to(self, time_ns: int) -> None:
+        """Go there, if it is ahead."""
+        self._now = max(self._now, time_ns)
+
+    def wait_until(self, time_ns: int, news: threading.Condition) -> None:
+        """Skip the idle time."""
+        self.advance_to(time_ns)
+
+
+class WallClock:
+    """The host's monotonic clock, from 0 at the start."""
+
+    def __init__(self) -> None:
+        self._start = time.monotonic_ns()
+
+    def now_ns(self) -> int:
+        """Nanoseconds since the run began."""
+        return time.monotonic_ns() - self._start
+
+    def advance_to(self, time_ns: int) -> None:
+        """The host's time passes by itself."""
+
+    def wait_until(self, time_ns: int, news: threading.Condition) -> None:
+        """Sleep, or wake for news."""
+        with news:
+            news.wait(max(time_ns - self.now_ns(), 0) / 1e9)

@@ -1,0 +1,165 @@
+"""The collect stage: what became of a ticket reaches its rows, exactly once."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from interlock.core.batch import Batch, BatchResult
+from interlock.core.errors import ExecutorError
+from interlock.core.lifecycle import Lifecycle
+from interlock.core.record import Collected
+from interlock.core.request import FinishReason, RequestStatus
+from interlock.core.stack import Stack
+from interlock.core.state import State
+from interlock.core.stretch import settle_runs
+from interlock.core.view import View
+from interlock.core.work import WorkKey
+
+_NO_STOP, _EOS, _ONE_BY_ONE = 0, 1, 2
+
+
+def stops_of(ignore_eos: bool, min_tokens: int, stop_token_ids: tuple[int, ...]) -> int:
+    """How a request's tokens are examined for an end (the column `stops`)."""
+    if stop_token_ids or (min_tokens > 1 and not ignore_eos):
+        return _ONE_BY_ONE
+    return _NO_STOP if ignore_eos else _EOS
+
+
+class Collector:
+    """Applies results: advances `computed`, appends tokens, detects ends, delivers."""
+
+    def __init__(self, state: State, stack: Stack, view: View, lifecycle: Lifecycle, eos_token_id: int) -> None:
+        self.state, self.stack, self.view, self.lifecycle = state, stack, view, lifecycle
+        self.eos = eos_token_id
+        self.dropped = 0  # results that reached a finished or re-versioned row
+
+    def apply(self, result: BatchResult) -> None:
+        """One ticket's result. The ticket is known to be out, and is collected once."""
+        batch = result.ticket.batch
+        self._check(batch, result)
+        table = self.state.table
+        table.in_flight[batch.rows] -= 1
+        live = table.version[batch.rows] == batch.versions
+        every = bool(live.all())
+        self.dropped += 0 if every else int((~live).sum())
+        keep = slice(None) if every else live
+        ended = self._advance(batch, result, keep)
+        for row, reason in ended:
+            self.lifecycle.finish(row, reason)
+        numbers = tuple(self.state.entries[row].number for row, _ in ended)
+        delivered = np.broadcast_to(batch.samples & live, result.tokens.shape)
+        self.lifecycle.record.collected.append(Collected(batch, result, delivered, numbers))
+        if self.stack.implements("on_result"):
+            emitted = np.where(batch.samples[keep], result.runs, 0)
+            self.stack.tell("on_result", batch.rows[keep], batch.tokens[keep] * result.runs, emitted, self.view)
+        if ended and self.stack.implements("on_finished"):
+            self.stack.tell("on_finished", np.array([row for row, _ in ended], np.intp), self.view)
+
+    def _check(self, batch: Batch, result: BatchResult) -> None:
+        """Whether the executor keeps to its protocol."""
+        shape = (result.runs, len(batch))
+        if not 1 <= result.runs <= batch.repeat or result.tokens.shape != shape:
+            raise ExecutorError(f"batch {batch.step}: {result.runs} runs with tokens of shape {result.tokens.shape}; at most {batch.repeat} runs and {shape} are due")
+        sampled = result.tokens if batch.samples.all() else result.tokens[:, batch.samples]
+        if sampled.size and int(sampled.min()) < 0:
+            raise ExecutorError(f"batch {batch.step}: a row that samples has no token")
+
+    def _advance(self, batch: Batch, result: BatchResult, keep: slice | np.ndarray) -> list[tuple[int, FinishReason]]:
+        """Columns of the rows that are still the same. Returns who ended, in batch order."""
+        table, runs = self.state.table, result.runs
+        rows, end = batch.rows[keep], (batch.start + batch.tokens)[keep]
+        table.computed[rows] = end if runs == 1 else end + (runs - 1)
+        table.ready[rows] = self.state.ready_stamps(len(rows))
+        prompts = bool(batch.is_prompt.any())
+        if prompts:
+            self._count_recomputed(batch, keep)
+        samples = batch.samples[keep]
+        tokens = result.tokens[:, keep]
+        if not samples.all():
+            rows, end, tokens = rows[samples], end[samples], tokens[:, samples]
+        if not len(rows):
+            return []
+        # The tokens come first: blocks that later runs of a stretch filled are published by their content.
+        holders = table.holder[rows]
+        if runs == 1:
+            self.state.context[holders, np.minimum(end, self.state.limits.max_model_len - 1)] = tokens[0]
+        else:
+            self.state.context[holders, end + np.arange(runs)[:, None]] = tokens
+            settle_runs(self.state, batch, runs)
+        emitted = table.emitted[rows] + runs
+        table.emitted[rows] = emitted
+        table.last_token_ns[rows] = result.ends_ns[-1]
+        if prompts:
+            table.work[rows] = WorkKey.DECODE_ATOMIC
+            first = rows[table.first_token_ns[rows] < 0]
+            table.first_token_ns[first] = result.ends_ns[0]
+        return self._ended(rows, tokens, emitted)
+
+    def _ended(self, rows: np.ndarray, tokens: np.ndarray, emitted: np.ndarray) -> list[tuple[int, FinishReason]]:
+        table = self.state.table
+        stops = table.stops[rows]
+        stopped = (tokens[-1] == self.eos) & (stops == _EOS)
+        by_one = np.flatnonzero(stops == _ONE_BY_ONE)
+        for at in by_one.tolist():
+            stopped[at] = self._stops(int(rows[at]), int(tokens[-1, at]), int(emitted[at]))
+        ended = stopped | (emitted >= table.limit[rows])
+        if not ended.any():
+            return []
+        return [
+            (int(rows[at]), FinishReason.STOP if stopped[at] else FinishReason.LENGTH) for at in np.flatnonzero(ended).tolist()
+        ]
+
+    def _stops(self, row: int, token: int, emitted: int) -> bool:
+        sampling = self.state.entries[row].request.sampling
+        if emitted < sampling.min_tokens:
+            return False
+        return token in sampling.stop_token_ids or (token == self.eos and not sampling.ignore_eos)
+
+    def _count_recomputed(self, batch: Batch, keep: slice | np.ndarray) -> None:
+        """Tokens that a preemption had taken away and that were computed again."""
+        rows, start, tokens = batch.rows[keep], batch.start[keep], batch.tokens[keep]
+        again = np.clip(self.state.table.peak[rows] - start, 0, tokens)
+        for at in np.flatnonzero(again).tolist():
+            self.state.entries[int(rows[at])].recomputed_tokens += int(again[at])
+
+    # -- failures
+
+    def fail(self, batch: Batch, published: list[np.ndarray], error: Exception) -> None:
+        """A failed ticket: its rows are as they were, what it published is withdrawn, a second failure ends them."""
+        state, table = self.state, self.state.table
+        table.in_flight[batch.rows] -= 1
+        withdrawn = np.concatenate(published) if published else np.empty(0, np.int32)
+        state.pool.unpublish(withdrawn)
+        for row in state.active.tolist():
+            self._cut_back(row, withdrawn)
+        for row, version in zip(batch.rows.tolist(), batch.versions.tolist(), strict=True):
+            if table.version[row] != version or table.status[row] != RequestStatus.ACTIVE:
+                continue
+            entry = state.entries[row]
+            entry.failures += 1
+            if entry.failures > 1:
+                self.lifecycle.finish(row, FinishReason.ERROR, f"{type(error).__name__}: {error}")
+            elif state.kv.enable_prefix_caching:
+                self._rewind_chain(row)
+        if self.stack.implements("on_batch_failed"):
+            self.stack.tell("on_batch_failed", batch, self.view)
+
+    def _cut_back(self, row: int, withdrawn: np.ndarray) -> None:
+        """A row that hit what was never computed has it recomputed in blocks of its own."""
+        state, table = self.state, self.state.table
+        held = state.held(row)
+        valid = int(table.computed[row]) // state.pool.block_size
+        bad = np.flatnonzero(np.isin(held[:valid], withdrawn))
+        if not len(bad):
+            return
+        keep = int(bad[0])
+        state.pool.give_back(held[keep:][::-1].copy())
+        table.blocks[row] = keep
+        table.computed[row] = keep * state.pool.block_size
+
+    def _rewind_chain(self, row: int) -> None:
+        """The block chain as of the tokens that are computed."""
+        state, holder = self.state, int(self.state.table.holder[row])
+        tokens = state.context[holder, : int(state.table.computed[row])]
+        chain = state.hash.chain(tokens, state.salt(row))
+        state.chain[holder] = chain[-1] if len(chain) else np.uint64(state.salt(row))

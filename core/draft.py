@@ -1,0 +1,182 @@
+"""A boundary's plan under construction: who gives way, who enters, what runs. The pool journals what it takes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from interlock.core.proposals import DemandKind, Plan
+from interlock.core.request import PreemptMode
+from interlock.core.state import State
+from interlock.core.work import WorkKey
+
+_LARGE = np.iinfo(np.int64).max
+_NO_ROWS = np.empty(0, np.intp)
+_NO_COUNTS = np.empty(0, np.int64)
+
+
+class Victim(NamedTuple):
+    """A row that gives way."""
+
+    row: int
+    mode: PreemptMode
+    demand: DemandKind
+
+
+class Entrant(NamedTuple):
+    """A row that enters: what it shares, how many new blocks it takes, what it runs."""
+
+    row: int
+    holder: int
+    hits: np.ndarray
+    blocks: int
+    tokens: int
+
+
+class Walk(NamedTuple):
+    """What active rows of a group take, in order: tokens, and blocks beyond those they hold."""
+
+    rows: np.ndarray
+    tokens: np.ndarray
+    blocks: np.ndarray
+
+
+class Reason(NamedTuple):
+    """Why a waiting row did not enter."""
+
+    what: str  # slot, blocks, tokens, held, limit or order
+    by: str = ""
+
+
+class Limits:
+    """What the plan and the engine allow: caps per row, parts of the budget, the budget itself."""
+
+    def __init__(self, state: State, plan: Plan, group: tuple[WorkKey, ...]) -> None:
+        limits = state.limits
+        self.total = limits.max_num_batched_tokens if plan.total is None else min(limits.max_num_batched_tokens, plan.total)
+        self.threshold = limits.long_prefill_token_threshold or _LARGE
+        self.caps, self.dropped, self.parts = plan.caps, plan.dropped, plan.parts
+        self.group = np.zeros(len(WorkKey), bool)  # by work key; NONE is the last
+        self.group[list(group)] = True
+
+    def wanted(self, rows: np.ndarray, pending: np.ndarray) -> np.ndarray:
+        """What each row may run, the budget apart."""
+        tokens = np.minimum(pending, self.threshold) if self.threshold != _LARGE else pending
+        return tokens if self.caps is None else np.minimum(tokens, self.caps[rows])
+
+    def share(self, rows: np.ndarray, tokens: np.ndarray, total: int) -> np.ndarray:
+        """What each row runs when they are served in this order out of `total` and the parts."""
+        if len(self.parts) > 1:
+            return self._share_one_by_one(rows, tokens, total)
+        for mask, limit in self.parts:
+            inside = mask[rows]
+            tokens = tokens.copy()
+            tokens[inside] = _within(tokens[inside], limit)
+        return _within(tokens, total)
+
+    def _share_one_by_one(self, rows: np.ndarray, tokens: np.ndarray, total: int) -> np.ndarray:
+        """Parts may overlap, so each row is served in turn."""
+        left = [limit for _, limit in self.parts]
+        shared = np.zeros_like(tokens)
+        for at, row in enumerate(rows.tolist()):
+            mine = [number for number, (mask, _) in enumerate(self.parts) if mask[row]]
+            shared[at] = min([int(tokens[at]), total, *(left[number] for number in mine)])
+            total -= int(shared[at])
+            for number in mine:
+                left[number] -= int(shared[at])
+        return shared
+
+
+class Budget:
+    """What is left of the budget and its parts while rows are served one by one."""
+
+    def __init__(self, limits: Limits, rows: np.ndarray = _NO_ROWS, tokens: np.ndarray = _NO_COUNTS) -> None:
+        """What `rows`, which run `tokens`, leave."""
+        self.left = limits.total - int(tokens.sum())
+        self._masks = [mask for mask, _ in limits.parts]
+        self._parts = [limit - int(tokens[mask[rows]].sum()) for mask, limit in limits.parts]
+
+    def offer(self, row: int, wanted: int) -> int:
+        """What the row could run."""
+        mine = [left for mask, left in zip(self._masks, self._parts, strict=True) if mask[row]]
+        return max(min([wanted, self.left, *mine]), 0)
+
+    def spend(self, row: int, tokens: int) -> None:
+        """The row runs so many tokens."""
+        self.left -= tokens
+        for number, mask in enumerate(self._masks):
+            if mask[row]:
+                self._parts[number] -= tokens
+
+
+def _within(tokens: np.ndarray, limit: int) -> np.ndarray:
+    """The longest prefix that sums to `limit`, the row at the edge cut, zeros after it."""
+    so_far = np.cumsum(tokens)
+    if not len(so_far) or so_far[-1] <= limit:
+        return tokens
+    return np.clip(tokens - (so_far - limit), 0, tokens)
+
+
+class Draft:
+    """The proposal for one group of work keys. Nothing here has changed the table."""
+
+    def __init__(self, state: State, plan: Plan, group: tuple[WorkKey, ...]) -> None:
+        self.state, self.plan, self.group = state, plan, group
+        self.limits = Limits(state, plan, group)
+        self.walk = Walk(_NO_ROWS, _NO_COUNTS, _NO_COUNTS)  # what the active rows of the batch take
+        self.victims: list[Victim] = []
+        self.entrants: list[Entrant] = []
+        self.sequence: list[int] | None = None  # order of the batch where it is not the walk, then the entrants
+        self.chains: list[tuple[np.ndarray | int, np.ndarray | np.uint64]] = []  # (holders, chain after this batch)
+        self.published: list[np.ndarray] = []  # blocks that this batch fills
+        self.passed: dict[int, int] = {}  # rows passed over for want of blocks -> later candidates that entered
+        self.reasons: dict[int, Reason] = {}  # of candidates that were looked at and did not enter
+        self.rest = Reason("order")  # of the others
+
+    @property
+    def forms_batch(self) -> bool:
+        """Whether anything would run."""
+        return len(self.walk.rows) > 0 or any(entrant.tokens for entrant in self.entrants)
+
+    def batch(self) -> tuple[np.ndarray, np.ndarray]:
+        """Rows and tokens in batch order."""
+        running = [entrant for entrant in self.entrants if entrant.tokens]
+        if not running:
+            return self.walk.rows, self.walk.tokens
+        rows = np.concatenate([self.walk.rows, np.array([entrant.row for entrant in running], np.intp)])
+        tokens = np.concatenate([self.walk.tokens, np.array([entrant.tokens for entrant in running], np.int64)])
+        if self.sequence is not None:
+            place = {row: at for at, row in enumerate(self.sequence)}
+            order = np.argsort([place[row] for row in rows.tolist()], kind="stable")
+            rows, tokens = rows[order], tokens[order]
+        return rows, tokens
+
+    def take_walk(self, rows: np.ndarray, budget: int) -> Walk:
+        """What these active rows take when walked in this order under `budget`."""
+        table, limits = self.state.table, self.limits
+        inside = limits.group[table.work[rows]]
+        if limits.dropped is not None:
+            inside &= ~limits.dropped[rows]
+        if not inside.all():
+            rows = rows[inside]
+        tokens = limits.share(rows, limits.wanted(rows, self.state.pending(rows)), budget)
+        return self.walk_of(rows, tokens)
+
+    def walk_of(self, rows: np.ndarray, tokens: np.ndarray) -> Walk:
+        """The walk in which these rows run these tokens; rows without tokens fall out."""
+        table, size = self.state.table, self.state.pool.block_size
+        if len(tokens) and not tokens.all():
+            some = tokens > 0
+            rows, tokens = rows[some], tokens[some]
+        blocks = (table.computed[rows] + tokens + (size - 1)) // size - table.blocks[rows]
+        return Walk(rows, tokens, np.maximum(blocks, 0, out=blocks))
+
+    def held_back(self, active: np.ndarray) -> np.ndarray:
+        """Blocks that each of these active rows is to have before any candidate: its growth here, or its promise."""
+        promised = self.state.promised(active)
+        if self.walk.rows is active:
+            return np.maximum(promised, self.walk.blocks)
+        growth = np.zeros(self.state.table.capacity, np.int64)
+        growth[self.walk.rows] = self.walk.blocks
+        return np.maximum(promised, growth[active])

@@ -1,0 +1,351 @@
+"""The engine: one turn is one boundary. `Engine.boundary` reads like the section of that name in docs/design.md."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from interlock.core.batch import Batch, Ticket
+from interlock.core.clock import Clock, VirtualClock, WallClock
+from interlock.core.collector import Collector
+from interlock.core.commit import Committer
+from interlock.core.config import EngineConfig
+from interlock.core.draft import Draft, Reason
+from interlock.core.errors import ConfigError, ExecutorError, InterlockError, LivelockError
+from interlock.core.executor import Capability, Executor, ExecutorConfig
+from interlock.core.feed import Arrival, Feed
+from interlock.core.handle import Handle
+from interlock.core.ingest import Ingest, NoFeed
+from interlock.core.lifecycle import Lifecycle
+from interlock.core.planner import Planner
+from interlock.core.policy import Policy
+from interlock.core.record import BoundaryRecord, Counts
+from interlock.core.request import FinishReason, Request
+from interlock.core.rules import Broken, check
+from interlock.core.stack import Stack
+from interlock.core.state import State
+from interlock.core.stats import Stats
+from interlock.core.stretch import Stretches, foresee_blocks
+from interlock.core.view import View
+from interlock.core.waits import Waits
+
+
+class Engine:
+    """Runs requests on an executor under a stack of policies.
+
+    `submit` and `cancel` may be called from any thread; they take effect at the next boundary. Everything else belongs
+    to the thread that runs the engine.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        policies: Sequence[Policy],
+        executor: Executor,
+        *,
+        feed: Feed | None = None,
+        observers: Iterable[object] = (),
+    ) -> None:
+        limits = config.engine
+        self.config, self.executor = config, executor
+        _refuse_what_is_missing(config, policies, executor)
+        self.state = State(limits, config.kv, _num_blocks(config, executor))
+        self.stack = Stack(policies, observers, repair=limits.on_violation == "repair", warn_s=limits.hook_warn_s)
+        self.stack.attach(self.state.table)
+        self.view = View(self.state)
+        self.lifecycle = Lifecycle(self.state, self.stack, self.view)
+        self.ingest = Ingest(self.state, self.stack, self.view, self.lifecycle, executor, feed or NoFeed())
+        self.collector = Collector(
+            self.state, self.stack, self.view, self.lifecycle, executor.capabilities.eos_token_id
+        )
+        self.planner = Planner(self.state, self.stack, self.view, executor.capabilities)
+        self.committer = Committer(self.state, self.stack, self.view, self.lifecycle)
+        self.waits = Waits(self.state, self.stack)
+        features = executor.capabilities.features
+        self.clock: Clock = VirtualClock() if Capability.VIRTUAL_TIME in features else WallClock()
+        self.stretches = Stretches(self.state, self.stack, limits.max_repeat if Capability.STRETCH in features else 1)
+        self.stats = Stats(self.stack)
+        if Capability.STEP_COST in features:
+            self.state.step_s = executor.step_s
+        self._published: dict[int, list[np.ndarray]] = {}  # by ticket: blocks that it fills
+        self._tickets: dict[int, Ticket] = {}
+        self._driver = threading.Lock()
+        self._started = self._stopped = False
+
+    @classmethod
+    def from_config(
+        cls,
+        source: EngineConfig | str | Path | Mapping[str, Any],
+        *,
+        policies: Sequence[Policy] | None = None,
+        observers: Iterable[object] = (),
+        overrides: Sequence[str] = (),
+    ) -> Engine:
+        """The engine that a configuration describes: a path, the name of a packaged one, a mapping, or one that is loaded.
+
+        `policies` replaces the configured stack. Raises ConfigError.
+        """
+        config = source if isinstance(source, EngineConfig) else EngineConfig.load(source, overrides=overrides)
+        if policies is None:
+            policies = config.build_policies()
+            for spec, policy in zip(config.policies, policies, strict=True):
+                policy.name = spec.name.rsplit(":", 1)[-1].lower()
+        feed = config.build_feed() if config.workload is not None else None
+        return cls(
+            config, policies, config.build_executor(), feed=feed, observers=[*config.build_plugins(), *observers]
+        )
+
+    # -- callers
+
+    def submit(self, request: Request, *, output: int | None = None) -> Handle:
+        """Hand in a request; its handle iterates its tokens. `output` is where a simulated model ends by itself."""
+        handle = Handle(request, self)
+        at_ns = 0 if request.arrival is None else round(request.arrival * 1e9)
+        self.ingest.post((Arrival(request, at_ns, output), handle))
+        return handle
+
+    def cancel(self, request_id: str) -> Future[bool]:
+        """End a request. The answer comes at the next boundary: False when there was nothing to cancel."""
+        answer: Future[bool] = Future()
+        self.ingest.post((request_id, answer))
+        return answer
+
+    # -- running
+
+    def run(self) -> Iterator[BoundaryRecord]:
+        """Boundary by boundary until nothing is left to do. Observers' `on_stop` is called however the run ends."""
+        try:
+            while (record := self.step()) is not None:
+                yield record
+        finally:
+            self.stop()
+
+    def step(self) -> BoundaryRecord | None:
+        """One boundary; None when nothing is left to do. Lets the clock pass to the next event where nothing runs."""
+        with self._driver:
+            self._start()
+            record = self.boundary()
+            drained = record.batch is None and not self._tickets and not self._pass_time()
+        with self.ingest.news:
+            self.ingest.news.notify_all()
+        return None if drained and not _tells(record) else record
+
+    def boundary(self) -> BoundaryRecord:
+        """One turn of the engine: collect, ingest, retire, plan, commit, submit."""
+        results = self.executor.collect(block=bool(self._tickets))
+        started = time.perf_counter_ns()
+        state = self.state
+        for result in results:
+            self.clock.advance_to(int(result.ends_ns[-1]))
+        state.now_ns = self.clock.now_ns()
+        self.lifecycle.record = record = BoundaryRecord(state.step, state.now_ns)
+        self._collect(results)
+        self.ingest.run()
+        self._retire()
+        draft = self._plan()
+        batch = self._commit(draft)
+        record.counts = self._counts(draft)
+        self.waits.note(record, draft, self.planner)
+        self._submit(batch, draft)
+        record.batch = batch
+        record.host_ns = time.perf_counter_ns() - started
+        self.stats.note(record)
+        self.stack.observe("on_boundary", record)
+        return record
+
+    def stop(self) -> None:
+        """Release the executor and tell the observers. Idempotent."""
+        if self._started and not self._stopped:
+            self._stopped = True
+            self.executor.stop()
+            self.stack.observe("on_stop")
+
+    # -- the stages
+
+    def _collect(self, results: Sequence[Any]) -> None:
+        for result in results:
+            if self._tickets.pop(result.ticket.id, None) is None:
+                self.stats.refused_results += 1
+                continue
+            published = self._published.pop(result.ticket.id)
+            if result.error is not None:
+                self.collector.fail(result.ticket.batch, published, result.error)
+            else:
+                self.collector.apply(result)
+        self.state.tickets = list(self._tickets.values())
+
+    def _retire(self) -> None:
+        state = self.state
+        if self.lifecycle.leaving:
+            from interlock.core.request import RequestStatus
+
+            status = state.table.status[state.active]
+            if (status != RequestStatus.ACTIVE).any():
+                state.set_active(state.active[status == RequestStatus.ACTIVE])
+            self.lifecycle.retire()
+            if self.lifecycle.retired:
+                self.executor.forget(np.array(self.lifecycle.retired, np.intp))
+                self.lifecycle.retired = []
+
+    def _plan(self) -> Draft | None:
+        """A draft that keeps the rules, its blocks taken; under `repair`, rows that break one leave it."""
+        excluded: frozenset[int] = frozenset()
+        while True:
+            self.state.pool.begin()
+            try:
+                draft = self.planner.plan(excluded)
+                if draft is not None:
+                    rows, tokens = draft.batch()
+                    check(draft, rows, tokens, self.state, self.executor.capabilities)
+                return draft
+            except Broken as broken:
+                self.state.pool.undo()
+                if not self.stack.repair or set(broken.rows) <= excluded:
+                    raise
+                self.stack.count(broken)
+                excluded |= set(broken.rows)
+            except BaseException:
+                self.state.pool.undo()
+                raise
+
+    def _commit(self, draft: Draft | None) -> Batch | None:
+        ended = list(self.planner.rejected.items())
+        if draft is None:
+            for row, reason in ended:
+                self.lifecycle.finish(row, FinishReason.REJECTED, reason)
+            return None
+        rows, tokens = draft.batch()
+        batch = self.committer.commit(draft, rows, tokens)
+        for row, reason in ended:
+            self.lifecycle.finish(row, FinishReason.REJECTED, reason)
+        return batch
+
+    def _submit(self, batch: Batch | None, draft: Draft | None) -> None:
+        if batch is None or draft is None:
+            return
+        if self.stack.implements("on_batch"):
+            self.stack.tell("on_batch", batch, self.view)
+        ticket = self.executor.submit(batch)
+        self._tickets[ticket.id] = ticket
+        self._published[ticket.id] = draft.published
+        self.state.tickets = list(self._tickets.values())
+        self.state.last_operation = batch.operation
+        self.state.step += 1
+
+    def _counts(self, draft: Draft | None) -> Counts:
+        state, pool = self.state, self.state.pool
+        cached, used = pool.cached, pool.used
+        reserved = used + int(state.promised(state.active).sum())
+        budget = state.limits.max_num_batched_tokens if draft is None else draft.limits.total
+        return Counts(
+            len(state.active), len(state.waiting), pool.available - cached, cached, used, pool.fenced, reserved, budget
+        )
+
+    # -- time
+
+    def _start(self) -> None:
+        if not self._started:
+            self._started = True
+            limits = self.state.limits
+            self.executor.start(
+                ExecutorConfig(
+                    limits.max_num_seqs, limits.max_num_batched_tokens, limits.max_model_len,
+                    self.state.pool.num_blocks, self.state.pool.block_size, limits.prompt, limits.seed,
+                )
+            )  # fmt: skip
+            self.stack.tell("on_start", self.view)
+            self.stack.observe("on_start", self.view)
+
+    def _pass_time(self) -> bool:
+        """Nothing runs: go to the next event. False when there is none and nobody is left."""
+        state = self.state
+        if self.ingest.posted or self.lifecycle.leaving or self.lifecycle.finished_ids:
+            return True
+        times = [time for time in (self.ingest.next_ns(), self._hold_ends_ns()) if time is not None]
+        if times:
+            self.clock.wait_until(max(min(times), state.now_ns), self.ingest.news)
+            return True
+        if len(state.waiting) or len(state.active):
+            raise LivelockError(self._stuck())
+        return False
+
+    def _hold_ends_ns(self) -> int | None:
+        held = self.planner.hold_until_s
+        return None if np.isinf(held) else int(np.ceil(held * 1e9))
+
+    def _stuck(self) -> str:
+        state = self.state
+        row = int(state.waiting.rows[0]) if len(state.waiting) else int(state.active[0])
+        reason: Reason = self.planner.reasons.get(row, Reason("order"))
+        return (
+            f"step {state.step}: no batch forms, nothing is in flight and nothing will arrive, but {len(state.waiting)} "
+            f"requests wait and {len(state.active)} are active; the oldest is {state.entries[row].request.id!r} ({reason.what}"
+            f"{' by ' + reason.by if reason.by else ''})"
+        )
+
+    # -- handles
+
+    def _delivered(self, handle: Handle) -> list[int]:
+        with self._driver:
+            if handle.outcome is not None:
+                return [int(token) for token in handle.outcome.output_ids]
+            row, state = handle._row, self.state
+            if row < 0 or not state.table.emitted[row]:
+                return []
+            prompt, emitted = int(state.table.prompt_tokens[row]), int(state.table.emitted[row])
+            return [int(token) for token in state.context[state.table.holder[row], prompt : prompt + emitted]]
+
+    def _drive_or_wait(self) -> None:
+        """One boundary, or, while another thread drives, a short wait for news."""
+        if self._driver.acquire(blocking=False):
+            self._driver.release()
+            if self.step() is None:
+                with self.ingest.news:
+                    self.ingest.news.wait(0.05)
+        else:
+            with self.ingest.news:
+                self.ingest.news.wait(0.05)
+
+
+def _tells(record: BoundaryRecord) -> bool:
+    """Whether anything happened at this boundary."""
+    return bool(record.collected or record.transitions or record.outcomes)
+
+
+def _num_blocks(config: EngineConfig, executor: Executor) -> int:
+    if isinstance(config.kv.num_blocks, int):
+        return config.kv.num_blocks
+    size = getattr(executor, "auto_blocks", None)
+    if size is None:
+        name = config.executor.name
+        raise ConfigError(f"{config.origin}: kv.num_blocks: found 'auto', which executor {name!r} cannot size; allowed: a number")
+    return int(size(config.kv.block_size))
+
+
+def _refuse_what_is_missing(config: EngineConfig, policies: Sequence[Policy], executor: Executor) -> None:
+    """One line for what this engine or this backend cannot do."""
+    capabilities = executor.capabilities
+    for policy in policies:
+        lacking = sorted(str(need) for need in policy.requires if need not in capabilities.features)
+        if lacking:
+            raise ConfigError(
+                f"{config.origin}: policy {policy.name!r} requires {', '.join(lacking)}, which executor {config.executor.name!r} lacks"
+            )
+    if config.engine.pipeline_depth != 1:
+        raise ConfigError(f"{config.origin}: engine.pipeline_depth: found {config.engine.pipeline_depth}, allowed: 1")
+    if config.engine.prompt != "atomic":
+        raise ConfigError(f"{config.origin}: engine.prompt: found {config.engine.prompt!r}, allowed: atomic")
+    longest = capabilities.max_model_len
+    if longest is not None and config.engine.max_model_len > longest:
+        raise ConfigError(
+            f"{config.origin}: engine.max_model_len: found {config.engine.max_model_len}, allowed: at most {longest}, the model's own"
+        )
+
+
+__all__ = ["Engine", "InterlockError", "ExecutorError"]

@@ -1,0 +1,153 @@
+"""The ingest stage: what callers want. Arrivals, cancellations, time-outs."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import threading
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+
+import numpy as np
+
+from interlock.core.collector import stops_of
+from interlock.core.executor import Executor
+from interlock.core.feed import Arrival, Cancel, Feed
+from interlock.core.handle import Handle
+from interlock.core.lifecycle import Lifecycle, output_limit, validate
+from interlock.core.request import FinishReason
+from interlock.core.stack import Stack
+from interlock.core.state import State
+from interlock.core.view import View
+
+
+class NoFeed:
+    """A workload without requests: they come by `submit`."""
+
+    def next_ns(self) -> int | None:
+        """Nothing is known of the future."""
+        return None
+
+    def next_step(self) -> int | None:
+        """Nothing is known of the future."""
+        return None
+
+    def due(self, now_ns: int, step: int, finished: Sequence[str]) -> Sequence[Arrival | Cancel]:
+        """Nothing."""
+        return ()
+
+
+class Ingest:
+    """Takes what is due from the feed and from other threads, in order, at each boundary."""
+
+    def __init__(self, state: State, stack: Stack, view: View, lifecycle: Lifecycle, executor: Executor, feed: Feed) -> None:
+        self.state, self.stack, self.view, self.lifecycle = state, stack, view, lifecycle
+        self.executor, self.feed = executor, feed
+        self.news = threading.Condition()
+        self._inbox: deque[tuple[Arrival, Handle] | tuple[str, Future[bool]]] = deque()
+        self._later: list[tuple[int, int, Arrival, Handle]] = []  # submitted with an arrival that is still to come
+        self._timers: list[tuple[int, int, int]] = []  # (time, request number, row)
+        self._numbers = 0
+        self._sequence = itertools.count()
+
+    # -- any thread
+
+    def post(self, item: tuple[Arrival, Handle] | tuple[str, Future[bool]]) -> None:
+        """Something to be ingested at the next boundary."""
+        with self.news:
+            self._inbox.append(item)
+            self.news.notify_all()
+
+    @property
+    def posted(self) -> bool:
+        """Whether something waits in the inbox."""
+        return bool(self._inbox)
+
+    def next_ns(self) -> int | None:
+        """The next time at which something is due that is known already."""
+        later = self._later[0][0] if self._later else None
+        times = [time for time in (self.feed.next_ns(), self._next_timer(), later) if time is not None]
+        return min(times) if times else None
+
+    def _next_timer(self) -> int | None:
+        while self._timers and not self._is_live(self._timers[0]):
+            heapq.heappop(self._timers)
+        return self._timers[0][0] if self._timers else None
+
+    def _is_live(self, timer: tuple[int, int, int]) -> bool:
+        entry = self.state.entries.get(timer[2])
+        return entry is not None and entry.number == timer[1] and entry.request.id in self.state.rows
+
+    # -- the boundary
+
+    def run(self) -> None:
+        """Everything that is due now."""
+        arrived: list[int] = []
+        ended: list[int] = []
+        finished, self.lifecycle.finished_ids = self.lifecycle.finished_ids, []
+        for event in self.feed.due(self.state.now_ns, self.state.step, finished):
+            if isinstance(event, Arrival):
+                self._arrive(event, None, arrived)
+            else:
+                self._cancel(event.request_id, ended)
+        while self._inbox:
+            self._take(arrived, ended)
+        while self._later and self._later[0][0] <= self.state.now_ns:
+            _, _, arrival, handle = heapq.heappop(self._later)
+            self._arrive(arrival, handle, arrived)
+        self._time_out(ended)
+        if arrived and self.stack.implements("on_arrival"):
+            self.stack.tell("on_arrival", np.array(arrived, np.intp), self.view)
+        if ended and self.stack.implements("on_finished"):
+            self.stack.tell("on_finished", np.array(ended, np.intp), self.view)
+
+    def _take(self, arrived: list[int], ended: list[int]) -> None:
+        """One item of the inbox."""
+        with self.news:
+            item = self._inbox.popleft()
+        if isinstance(item[0], Arrival):
+            arrival, handle = item
+            assert isinstance(handle, Handle)
+            if arrival.request.arrival is None:
+                arrival = replace(arrival, at_ns=self.state.now_ns)
+            heapq.heappush(self._later, (arrival.at_ns, next(self._sequence), arrival, handle))
+        else:
+            request_id, answer = item
+            assert isinstance(answer, Future)
+            answer.set_result(self._cancel(str(request_id), ended))
+
+    def _arrive(self, arrival: Arrival, handle: Handle | None, arrived: list[int]) -> None:
+        number, request, state = self._numbers, arrival.request, self.state
+        self._numbers += 1
+        reason = validate(request, state)
+        if reason is not None:
+            self.lifecycle.reject(arrival, number, reason, handle, handle is None)
+            return
+        sampling, limit = request.sampling, output_limit(request, state)
+        stops = stops_of(sampling.ignore_eos, sampling.min_tokens, sampling.stop_token_ids)
+        row = self.lifecycle.arrive(arrival, number, limit, stops, handle, handle is None)
+        if limit < 1:
+            self.lifecycle.finish(row, FinishReason.LENGTH)
+            return
+        self.executor.expect(number, request, arrival.output)
+        if request.timeout_s is not None:
+            heapq.heappush(self._timers, (arrival.at_ns + round(request.timeout_s * 1e9), number, row))
+        arrived.append(row)
+
+    def _cancel(self, request_id: str, ended: list[int]) -> bool:
+        """End a live request, whatever its status; False when there is nothing to cancel."""
+        row = self.state.rows.get(request_id)
+        if row is None:
+            return False
+        self.lifecycle.finish(row, FinishReason.CANCELLED)
+        ended.append(row)
+        return True
+
+    def _time_out(self, ended: list[int]) -> None:
+        while self._timers and self._timers[0][0] <= self.state.now_ns:
+            timer = heapq.heappop(self._timers)
+            if self._is_live(timer):
+                self.lifecycle.finish(timer[2], FinishReason.TIMEOUT)
+                ended.append(timer[2])

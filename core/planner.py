@@ -1,0 +1,144 @@
+"""The plan stage of the boundary: offer, plan, growth, displacement, fill. Changes no column."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from interlock.core.draft import Draft, Reason
+from interlock.core.executor import Capabilities
+from interlock.core.fill import Fill, Room, settle
+from interlock.core.giving_way import GivingWay
+from interlock.core.proposals import Limit, Offer, Plan
+from interlock.core.stack import Stack
+from interlock.core.state import State
+from interlock.core.view import View
+from interlock.core.work import WorkKey
+
+_NO_ROWS = np.empty(0, np.intp)
+
+
+class Planner:
+    """Makes one proposal for the whole boundary out of the policies' edits and the core's defaults."""
+
+    def __init__(self, state: State, stack: Stack, view: View, capabilities: Capabilities) -> None:
+        self.state, self.stack, self.view, self.capabilities = state, stack, view, capabilities
+        self.giving_way = GivingWay(state, stack, view)
+        self.rejected: dict[int, str] = {}
+        self.reasons: dict[int, Reason] = {}  # of rows that a hold keeps from the offer
+        self.hold_until_s = np.inf  # the earliest time at which a hold of this boundary ends
+        self.may_enter = False
+        self._asked_version = -1  # of the waiting queue, when `admit` was last asked
+        self._limits: tuple[Limit, ...] = ()
+
+    def plan(self, excluded: frozenset[int] = frozenset()) -> Draft | None:
+        """The draft of the first group that yields a batch, its blocks taken under the pool's journal; None if none does.
+
+        `excluded` rows take no part: a broken rule has taken them out of this boundary.
+        """
+        self.rejected, self.reasons, self.hold_until_s, self._limits = {}, {}, np.inf, ()
+        self.may_enter = self._may_enter()
+        offered = self._offer(excluded)
+        active = self._ready(excluded)
+        plan = Plan(np.concatenate([active, offered]) if len(offered) else active, self.view, self.capabilities)
+        if len(active) or len(offered):
+            self.stack.edit("select", plan, self.view)
+        for group in plan.groups():
+            if self._present(group, active) or self._present(group, offered):
+                draft = self._draft(plan, group, offered)
+                if draft.forms_batch:
+                    return draft
+                self.state.pool.undo()
+        return None
+
+    # -- offer
+
+    def _may_enter(self) -> bool:
+        """False when no slot is free and nobody could be displaced: candidates then need no look."""
+        return len(self.state.waiting) > 0 and (self.state.free_slots > 0 or self._may_displace())
+
+    def _may_displace(self) -> bool:
+        return self.stack.implements("preempt") or bool(self.state.resident)
+
+    def _offer(self, excluded: frozenset[int]) -> np.ndarray:
+        """The rows that may enter, in offer order. `admit` is asked when it can matter: somebody may enter, or has come."""
+        state = self.state
+        if not len(state.waiting) or not (self.may_enter or self._asked_version != state.waiting.version):
+            return _NO_ROWS
+        self._asked_version = state.waiting.version
+        state.offered_base = state.waiting.rows
+        offer = Offer(state.offered_base, self.view)
+        self.stack.edit("admit", offer, self.view)
+        self._limits = offer.limits
+        offered = self._without_held(offer, self._without_rejected(offer, offer.rows))
+        if excluded:
+            offered = offered[~np.isin(offered, list(excluded))]
+        return offered if self.may_enter else _NO_ROWS
+
+    def _without_rejected(self, offer: Offer, offered: np.ndarray) -> np.ndarray:
+        for mask, reason in offer.rejected:
+            gone = mask[offered]
+            self.rejected.update((row, reason) for row in offered[gone].tolist())
+            offered = offered[~gone]
+        return offered
+
+    def _without_held(self, offer: Offer, offered: np.ndarray) -> np.ndarray:
+        if offer.held is None or offer.until is None:
+            return offered
+        held = offer.held[offered] & (offer.until[offered] > self.view.now)
+        if held.any():
+            self.hold_until_s = float(offer.until[offered[held]].min())
+            by = Reason("held", self.stack.author_of("admit"))
+            self.reasons = dict.fromkeys(offered[held].tolist(), by)
+        return offered[~held]
+
+    # -- plan
+
+    def _ready(self, excluded: frozenset[int]) -> np.ndarray:
+        """Active rows with pending work and nothing in flight, in the order of their admission."""
+        table, active = self.state.table, self.state.active
+        if not len(active):
+            return active
+        ready = (table.work[active] != WorkKey.NONE) & (table.in_flight[active] == 0)
+        if excluded:
+            ready &= ~np.isin(active, list(excluded))
+        return active if ready.all() else active[ready]
+
+    def _present(self, group: tuple[WorkKey, ...], rows: np.ndarray) -> bool:
+        """Whether any of these rows has work of this group."""
+        if not len(rows):
+            return False
+        work = self.state.table.work[rows]
+        return any(bool((work == key).any()) for key in group)
+
+    def _draft(self, plan: Plan, group: tuple[WorkKey, ...], offered: np.ndarray) -> Draft:
+        draft = Draft(self.state, plan, group)
+        draft.reasons = dict(self.reasons)
+        order = plan.rows
+        is_active = self.state.table.slot[order] >= 0 if len(offered) else None
+        active = order if is_active is None else order[is_active]
+        draft.walk = draft.take_walk(active, draft.limits.total)
+        if int(draft.walk.blocks.sum()) > self.state.pool.available:
+            self.giving_way.to_growth(draft, active)
+            settle(draft)
+            draft.rest = Reason("blocks")
+        elif is_active is None:
+            settle(draft)
+            draft.rest = Reason("order" if self.may_enter else "slot")
+        else:
+            self._let_enter(draft, order, active, is_active, offered)
+        return draft
+
+    def _let_enter(
+        self, draft: Draft, order: np.ndarray, active: np.ndarray, is_active: np.ndarray, offered: np.ndarray
+    ) -> None:
+        """Displacement, then the fill."""
+        if self._may_displace():
+            noted = self.giving_way.to_candidates(draft, active, offered, Room(draft, active, self._limits))
+            if any(self.state.table.slot[victim.row] >= 0 for victim in draft.victims):
+                self.giving_way.seat(draft, order, noted)
+                return
+        fill = Fill(draft, Room(draft, active, self._limits))
+        if is_active[: len(active)].all():
+            fill.in_order(order[len(active) :])
+        else:
+            fill.interleaved(order)

@@ -1,0 +1,35 @@
+"""Counters of a run."""
+
+from __future__ import annotations
+
+from interlock.core.record import BoundaryRecord
+from interlock.core.stack import Stack
+
+
+class Stats:
+    """What the engine counts as it runs."""
+
+    def __init__(self, stack: Stack) -> None:
+        self._stack = stack
+        self.boundaries = 0
+        self.now_ns = 0
+        self.scheduler_ns = 0  # host time in boundaries, executor calls that block aside
+        self.refused_results = 0  # results of tickets that were not out
+        self.rescues = {"forced": 0, "repaired": 0}
+        self.protections = 0
+
+    @property
+    def violations(self) -> int:
+        """Broken rules and raising hooks that were repaired."""
+        return self._stack.violations
+
+    @property
+    def hook_ns(self) -> dict[str, int]:
+        """Host time of each hook and event, by `policy.hook`."""
+        return self._stack.hook_ns
+
+    def note(self, record: BoundaryRecord) -> None:
+        """One boundary is over."""
+        self.boundaries += 1
+        self.now_ns = record.time_ns
+        self.scheduler_ns += record.host_ns

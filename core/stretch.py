@@ -1,0 +1,134 @@
+"""Stretches: the same decode batch, several steps at once.
+
+While nothing that the stack reads changes and nothing else can change the decision, the next boundary would form the
+same batch again. Then the engine submits `repeat` steps together; results, files and digests are those of single steps.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from interlock.core.batch import Batch
+from interlock.core.draft import Draft
+from interlock.core.fill import publish_decodes
+from interlock.core.stack import Stack
+from interlock.core.state import State
+from interlock.core.work import WorkKey
+
+STEADY = frozenset(
+    {
+        "status", "work", "slot", "version", "arrival", "priority", "deadline", "tenant", "prompt_tokens", "max_tokens",
+        "predicted", "loop", "preemptions", "bypasses", "overtaken", "admitted_s", "first_token_s",
+        "waiting", "active", "capacity", "limits", "free_slots", "count", "pending", "remaining_prompt", "request", "tenants",
+        "last_operation", "in_flight_work",
+    }
+)  # fmt: skip
+"""What does not change while the same rows decode and nobody comes or goes."""
+
+
+class Stretches:
+    """Decides how often a decode batch may be repeated."""
+
+    def __init__(self, state: State, stack: Stack, longest: int | None) -> None:
+        self.state, self.longest = state, longest
+        own = {name for policy in stack.policies for name in policy.columns() if not _moved(stack)}
+        steady = STEADY | own
+        hooks = [stack.reads(hook) for hook in ("admit", "select", "preempt") if stack.implements(hook)]
+        self.allowed = all(reads is not None and reads <= steady for reads in hooks)
+        self.allowed &= not stack.implements("on_batch")
+
+    def repeat(self, draft: Draft, rows: np.ndarray, next_step: int | None) -> int:
+        """How many times this batch may run before something could change the decision; 1 for once."""
+        state, table = self.state, self.state.table
+        if not self.allowed or draft.victims or draft.entrants or len(rows) != len(state.active):
+            return 1
+        if (table.work[rows] != WorkKey.DECODE_ATOMIC).any() or not self._nobody_could_enter(draft):
+            return 1
+        runs = int((table.limit[rows] - table.emitted[rows]).min())
+        if self.longest is not None:
+            runs = min(runs, self.longest)
+        if next_step is not None:
+            runs = min(runs, next_step - state.step)
+        return max(min(runs, self._until_short(draft, rows, runs)), 1) if runs > 1 else 1
+
+    def _nobody_could_enter(self, draft: Draft) -> bool:
+        """Whether those who wait cannot enter before somebody leaves."""
+        if not len(self.state.waiting):
+            return True
+        reasons = {draft.rest.what, *(reason.what for reason in draft.reasons.values())}
+        if reasons <= {"slot"}:
+            return True
+        if reasons <= {"slot", "order", "blocks"} and self.state.limits.bypass_limit == 0:
+            return not self.state.kv.enable_prefix_caching or self._no_new_hits(draft)
+        return False
+
+    def _no_new_hits(self, draft: Draft) -> bool:
+        """Whether no block that the active rows will publish can be the next of a candidate that lacks blocks.
+
+        Such a row's context would have to begin as the candidate's does, up to where the candidate's hits end.
+        """
+        state = self.state
+        running = state.chain[state.table.holder[state.active]]
+        for row, reason in draft.reasons.items():
+            if reason.what != "blocks":
+                continue
+            hits = len(state.hits(row))
+            chain = state.entries[row].chain
+            known = np.empty(0, np.uint64) if chain is None else chain[:hits]
+            if np.isin(running, np.append(known, np.uint64(state.salt(row)))).any():
+                return False
+        return True
+
+    def _until_short(self, draft: Draft, rows: np.ndarray, runs: int) -> int:
+        """Runs for which the pool has the blocks."""
+        state = self.state
+        crossings = Crossings(state, state.table.computed[rows], runs)
+        if len(crossings.run) <= state.pool.available:
+            return runs
+        return int(crossings.run[state.pool.available])
+
+
+def _moved(stack: Stack) -> bool:
+    """Whether policies' own columns may change with each result."""
+    return stack.implements("on_result")
+
+
+class Crossings:
+    """The moments in a stretch at which rows need a new block: run number and place in the batch, in order.
+
+    `start` is each row's position in run 0, whose own block is not counted.
+    """
+
+    def __init__(self, state: State, start: np.ndarray, runs: int) -> None:
+        size = state.pool.block_size
+        first = size - start % size
+        counts = np.maximum(-(-(runs - first) // size), 0)
+        self.at = np.repeat(np.arange(len(start)), counts)
+        nth = np.arange(len(self.at)) - np.repeat(np.cumsum(counts) - counts, counts)
+        self.run = first[self.at] + nth * size
+        order = np.lexsort((self.at, self.run))
+        self.at, self.run = self.at[order], self.run[order]
+
+
+def foresee_blocks(state: State, rows: np.ndarray, start: np.ndarray, runs: int) -> None:
+    """Write the blocks that the later runs will take into the block table, past what the rows hold yet."""
+    crossings = Crossings(state, start, runs)
+    coming = state.pool.next_free(len(crossings.run))
+    places = (start[crossings.at] + crossings.run) // state.pool.block_size
+    state.pool.table[state.table.holder[rows[crossings.at]], places] = coming
+
+
+def settle_runs(state: State, batch: Batch, runs: int) -> None:
+    """Take the blocks and publish the full ones of runs 1 to `runs` - 1, in the order of single steps."""
+    pool, table, size = state.pool, state.table, state.pool.block_size
+    pool.begin()
+    crossings = Crossings(state, batch.start, runs)
+    for run in range(1, runs):
+        rows = batch.rows[crossings.at[crossings.run == run]]
+        if len(rows):
+            pool.table[table.holder[rows], table.blocks[rows]] = pool.take(len(rows))
+            table.blocks[rows] += 1
+        full = np.flatnonzero((batch.start + run + 1) % size == 0) if state.kv.enable_prefix_caching else ()
+        if len(full):
+            holders, chain, _ = publish_decodes(state, batch.rows[full], batch.start[full] + run)
+            state.chain[holders] = chain

@@ -1,0 +1,184 @@
+"""The simulated backend: no model, no GPU. Time is virtual, tokens are a fixed function of prompt and position."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from interlock.core.batch import Batch, BatchResult, Ticket
+from interlock.core.errors import ExecutorError
+from interlock.core.executor import Capabilities, Capability, ExecutorConfig
+from interlock.core.request import Request
+from interlock.core.work import Operation, WorkKey
+from interlock.executors.simulated.cost import Load
+from interlock.executors.simulated.options import SimulatedOptions
+from interlock.executors.simulated.rows import EOS, Rows
+
+_CHUNK = 64  # runs of a stretch whose durations are computed at first; each further chunk is twice as long
+_LOOPED_MIXES = (
+    frozenset({WorkKey.PROMPT_PRELUDE, WorkKey.DECODE_PRELUDE}),
+    frozenset({WorkKey.PROMPT_RECURRENT, WorkKey.DECODE_RECURRENT}),
+)
+
+
+class Simulated:
+    """Implements `interlock.core.executor.Executor` in virtual time.
+
+    A batch starts at its `start_ns` or at the end of the one before, whichever is later, and takes what the cost model
+    says, rounded to whole nanoseconds. The executor reads no clock: equal batches give equal results. KV copies between
+    host and device take no time of their own.
+    """
+
+    Options: ClassVar[type[SimulatedOptions]] = SimulatedOptions
+
+    def __init__(self, options: SimulatedOptions | Mapping[str, Any] | None = None, base: Path = Path(".")) -> None:
+        """`options` as in the configuration, None for the defaults; relative paths in them are relative to `base`."""
+        if not isinstance(options, SimulatedOptions):
+            options = SimulatedOptions.model_validate(dict(options or {}))
+        self._options = options
+        self._cost = options.cost.build(base, options.model.loops)
+        self._exits = options.exits()
+        self._capabilities = _capabilities(options)
+        self._seed = 0
+        self._out: list[BatchResult] = []
+        self._reset()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this backend can do. Constant."""
+        return self._capabilities
+
+    def start(self, config: ExecutorConfig) -> None:
+        """Forget everything; exits are drawn with the configuration's seed."""
+        self._seed = config.seed
+        self._reset()
+
+    def submit(self, batch: Batch) -> Ticket:
+        """Compute the batch's result at once; `collect` hands it out."""
+        self._check(batch)
+        for row, (number, request) in batch.new.items():
+            self._rows.add(row, number, request, self._outputs.get(number))
+        ticket = Ticket(self._tickets, batch)
+        self._out.append(self._result(ticket))
+        self._tickets += 1
+        return ticket
+
+    def collect(self, block: bool) -> Sequence[BatchResult]:
+        """All results not yet handed out, in the order of submission. Virtual time never makes one wait."""
+        finished = self._out
+        self._out = []
+        return finished
+
+    def suspend(self, rows: np.ndarray, drop: np.ndarray) -> None:
+        """Nothing to do: tokens depend on the position alone, so that a row may go on with or without its KV."""
+
+    def resume(self, rows: np.ndarray) -> None:
+        """Nothing to do, for the same reason."""
+
+    def forget(self, rows: np.ndarray) -> None:
+        """These rows are retired; what was expected of their requests is dropped. Idempotent."""
+        for row in rows.tolist():
+            number = self._rows.forget(row)
+            if number is not None:
+                self._outputs.pop(number, None)
+
+    def expect(self, number: int, request: Request, output: int | None) -> None:
+        """Request `number` ends by itself after `output` tokens; None for never. Said before its first batch."""
+        if output is not None:
+            self._outputs[number] = output
+
+    def step_s(self, prompt_tokens: int, decode_rows: int, context_tokens: int) -> float:
+        """Seconds of a FORWARD of this size, the prompt taken as one whole prompt."""
+        attention = prompt_tokens * (prompt_tokens + 1) / 2
+        prompts = 1 if prompt_tokens else 0
+        load = Load(
+            Operation.FORWARD, prompt_tokens, decode_rows, context_tokens, attention, prompts, decode_rows + prompts
+        )
+        return self._cost.step_s(load)
+
+    def stop(self) -> None:
+        """Release everything. Idempotent."""
+        self._reset()
+
+    def _reset(self) -> None:
+        self._rows = Rows()
+        self._outputs: dict[int, int] = {}
+        self._out = []
+        self._tickets = 0
+        self._end_ns = 0
+
+    def _check(self, batch: Batch) -> None:
+        if batch.repeat != 1 and not (batch.decode_only and batch.samples.all()):
+            raise ExecutorError("only a batch of dense decode rows that all sample can be repeated")
+        if batch.operation is not Operation.FORWARD and self._capabilities.loops == 1:
+            raise ExecutorError(f"{batch.operation.name} needs a looped model, and this one is dense: set model.loops")
+
+    def _result(self, ticket: Ticket) -> BatchResult:
+        batch = ticket.batch
+        load, positions = Load.of(batch), batch.start + batch.tokens
+        if load.decode_tokens != len(batch) - load.prompt_rows:
+            raise ExecutorError("a decode row runs one token here: the results carry one token per row, and no drafts")
+        if batch.repeat > 1:
+            ends, tokens = self._stretch(batch, load, positions)
+        else:
+            ends, tokens = self._end(batch, load), self._sampled(batch, load, positions)
+        self._end_ns = int(ends[-1])
+        return BatchResult(ticket, ends, tokens, self._leaving(batch, positions))
+
+    def _end(self, batch: Batch, load: Load) -> np.ndarray:
+        """End time of a single run, int64 (1,) ns."""
+        start = max(batch.start_ns, self._end_ns)
+        return np.array([start + round(self._cost.step_s(load) * 1e9)], np.int64)
+
+    def _sampled(self, batch: Batch, load: Load, positions: np.ndarray) -> np.ndarray:
+        """Tokens of a single run, int32 (1, n), -1 for rows that sample none."""
+        if not load.sampled or batch.operation in (Operation.PRELUDE, Operation.RECURRENT):
+            return np.full((1, len(batch)), -1, np.int32)
+        said = self._rows.tokens(batch.rows, positions, 1)
+        if load.sampled < len(batch):
+            said[0, ~batch.samples] = -1
+        return said
+
+    def _stretch(self, batch: Batch, load: Load, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Ends (runs,) and tokens (runs, n) up to the first run in which a row ends or the time is reached."""
+        ends = self._ends(batch, load, min(batch.repeat, self._rows.runs_left(batch.rows, positions)))
+        said = self._rows.tokens(batch.rows, positions, len(ends))
+        runs = self._rows.stopped(batch.rows, said)
+        return ends[:runs], said[:runs]
+
+    def _ends(self, batch: Batch, load: Load, runs: int) -> np.ndarray:
+        """End times of up to `runs` runs, int64 ns, up to and with the first at or past `until_ns`."""
+        start, done, chunk = max(batch.start_ns, self._end_ns), 0, _CHUNK
+        parts: list[np.ndarray] = []
+        while done < runs:
+            size = min(chunk, runs - done)
+            ends = start + np.cumsum(_to_ns(self._cost.stretch_s(load.advanced(done), size)))
+            if batch.until_ns is not None and ends[-1] >= batch.until_ns:
+                parts.append(ends[: int(np.searchsorted(ends, batch.until_ns)) + 1])
+                break
+            parts.append(ends)
+            start, done, chunk = int(ends[-1]), done + size, 2 * chunk
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _leaving(self, batch: Batch, positions: np.ndarray) -> np.ndarray | None:
+        """Which rows leave the loop after this batch, bool (n,), for RECURRENT batches. Prompts run at full depth."""
+        if batch.operation is not Operation.RECURRENT:
+            return None
+        depths = self._exits.depths(*self._rows.answer(batch.rows, positions), self._seed)
+        return np.asarray(batch.loop + 1 >= np.where(batch.is_prompt, self._capabilities.loops, depths))
+
+
+def _to_ns(seconds: np.ndarray) -> np.ndarray:
+    """Whole nanoseconds, int64, ties to even as `round` has them."""
+    return np.rint(seconds * 1e9).astype(np.int64)
+
+
+def _capabilities(options: SimulatedOptions) -> Capabilities:
+    features = {Capability.STEP_COST, Capability.VIRTUAL_TIME, Capability.STRETCH}
+    features |= {Capability.LOOPED} if options.loops > 1 else set()
+    features |= {Capability.SPECULATION} if options.speculation else set()
+    mixes = Capabilities().mixes + (_LOOPED_MIXES if options.loops > 1 else ())
+    return Capabilities(frozenset(features), options.loops, EOS, None, mixes)

@@ -1,0 +1,119 @@
+"""Runs an engine to its end, an error or an interruption, and writes what it left behind."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from interlock.plugins.run.recorder import Recorder
+from interlock.plugins.run.summary import Ran, summary
+from interlock.plugins.run.versions import versions
+
+if TYPE_CHECKING:
+    from interlock.core.config import EngineConfig
+    from interlock.core.engine import Engine
+    from interlock.plugins.run.folder import RunFolder
+
+
+@dataclass
+class Session:
+    """A run that is over. `error` is what ended it before it was drained, if anything did."""
+
+    config: EngineConfig
+    recorder: Recorder
+    ran: Ran
+    interrupted: bool = False
+    error: Exception | None = None
+
+    def summary(self) -> dict[str, Any]:
+        """summary.json. `interrupted` and `error` are in it only when the run was not drained."""
+        numbers = summary(self.recorder, self.config, self.ran, versions(self.config))
+        if self.interrupted or self.error is not None:
+            numbers["interrupted"] = True
+        if self.error is not None:
+            numbers["error"] = f"{type(self.error).__name__}: {self.error}"
+        return numbers
+
+    def write(self, folder: RunFolder, numbers: dict[str, Any]) -> Path:
+        """Write the run folder with this summary; its path."""
+        from interlock.plugins.run.tables import tables
+
+        return folder.write(self.config.resolved(), numbers, tables(self.recorder, self.config.records.tokens))
+
+
+def execute(
+    config: EngineConfig,
+    observers: Sequence[object] = (),
+    stopped: Callable[[], bool] = lambda: False,
+    prepared: Callable[[Engine], None] = lambda engine: None,
+) -> Session:
+    """Run the configuration's workload until it is drained, `stopped` answers true at a boundary, or an error ends it.
+
+    `prepared` is called with the engine before the first boundary. Errors while the engine is built are raised.
+    """
+    from interlock.core.engine import Engine
+
+    recorder = Recorder()
+    engine = Engine.from_config(config, observers=[recorder, *observers])
+    prepared(engine)
+    started = time.perf_counter()
+    interrupted, error = _drain(engine, stopped)
+    return Session(config, recorder, _ran(engine, time.perf_counter() - started), interrupted, error)
+
+
+def _drain(engine: Engine, stopped: Callable[[], bool]) -> tuple[bool, Exception | None]:
+    boundaries = engine.run()
+    try:
+        for _ in boundaries:
+            if stopped():
+                return True, None
+    except KeyboardInterrupt:
+        return True, None
+    except Exception as error:  # what ran until here is worth keeping; the caller reports the error
+        return False, error
+    finally:
+        boundaries.close()
+    return False, None
+
+
+def _ran(engine: Engine, wall_s: float) -> Ran:
+    stats = engine.stats
+    return Ran(
+        wall_s=wall_s,
+        scheduler_ns=stats.scheduler_ns,
+        violations=stats.violations,
+        protections=stats.protections,
+        forced=stats.rescues["forced"],
+        repaired=stats.rescues["repaired"],
+    )
+
+
+@contextmanager
+def interruptible() -> Iterator[Callable[[], bool]]:
+    """While this is open, the first Ctrl-C or termination only makes the yielded function true; a second Ctrl-C raises.
+
+    So a run ends between two boundaries, and its folder is written in peace.
+    """
+    seen: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if seen and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        seen.append(number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(seen)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
