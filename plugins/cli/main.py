@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from interlock.core.errors import InterlockError
 from interlock.plugins.cli.errors import INTERRUPTED, UNEXPECTED, USAGE, complain
 from interlock.plugins.cli.listing import list_
 from interlock.plugins.cli.run import run
@@ -56,12 +55,19 @@ def invoke(arguments: Sequence[str]) -> int:
     try:
         code = typer.main.get_command(app).main(list(arguments), prog_name="interlock", standalone_mode=False)
         return code if isinstance(code, int) else 0
-    except InterlockError as error:
-        return complain(str(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         return complain("interrupted", INTERRUPTED)
     except Exception as error:
-        # Typer brings its own copy of Click or uses the installed one, by its version: its errors have no fixed class.
-        if hasattr(error, "format_message"):
-            return complain(error.format_message(), USAGE)
-        return complain(f"unexpected {type(error).__name__}: {error} (--log-level debug shows where)", UNEXPECTED)
+        return _failed(error)
+
+
+def _failed(error: Exception) -> int:
+    # Typer brings its own copy of Click or uses the installed one, by its version: its errors have no fixed class.
+    if hasattr(error, "format_message"):
+        return complain(error.format_message(), USAGE)
+    # The core is not imported for help and for mistyped commands.
+    from interlock.core.errors import InterlockError
+
+    if isinstance(error, InterlockError):
+        return complain(str(error), error.exit_code)
+    return complain(f"unexpected {type(error).__name__}: {error} (--log-level debug shows where)", UNEXPECTED)

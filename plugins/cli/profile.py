@@ -47,9 +47,10 @@ def hook_times(stats: Any, config: EngineConfig) -> list[HookTime]:
     for spec in config.policies:
         policy: type[Policy] = find("policies", spec.name, base=config.base).obj
         for hook in policy.hooks():
-            code = getattr(policy, hook).__code__
-            row = stats.stats.get((code.co_filename, code.co_firstlineno, code.co_name))
-            if row is not None:
+            # A wrapped hook is some callable without code of its own, and not in the profile by this name.
+            code = getattr(getattr(policy, hook), "__code__", None)
+            row = code and stats.stats.get((code.co_filename, code.co_firstlineno, code.co_name))
+            if row:
                 found.append(HookTime(spec.name, hook, row[1], row[3]))
     return sorted(found, key=lambda one: -one.seconds)
 

@@ -69,9 +69,8 @@ def execute(
 
 
 def _drain(engine: Engine, stopped: Callable[[], bool]) -> tuple[bool, Exception | None]:
-    boundaries = engine.run()
     try:
-        for _ in boundaries:
+        for _ in engine.run():
             if stopped():
                 return True, None
     except KeyboardInterrupt:
@@ -79,7 +78,7 @@ def _drain(engine: Engine, stopped: Callable[[], bool]) -> tuple[bool, Exception
     except Exception as error:  # what ran until here is worth keeping; the caller reports the error
         return False, error
     finally:
-        boundaries.close()
+        engine.stop()
     return False, None
 
 

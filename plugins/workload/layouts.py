@@ -80,7 +80,7 @@ def recognise(rows: Rows, *, arrivals: bool = True) -> Layout:
         found = ", ".join(rows.header)[:200] or "none"
         names = "; ".join(f"{layout.arrival}, {layout.prompt}, {layout.output}" for layout in LAYOUTS)
         raise ConfigError(
-            f"{rows.name}:1: missing {', '.join(sorted(missing))}: found columns {found}; allowed: {names}"
+            f"{rows.name}:1: missing {', '.join(sorted(missing))}: found columns {found}, allowed: {names}"
         )
     return likeliest
 

@@ -92,6 +92,9 @@ class FakeEngine:
         type(self).act(self)
         yield self.tell(BoundaryRecord(1, 1_000_000_000))
 
+    def stop(self) -> None:
+        """Nothing is to be released."""
+
     def tell(self, record: BoundaryRecord) -> BoundaryRecord:
         """Tell the observers of a boundary."""
         for observer in self.observers:

@@ -7,13 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
+from interlock.plugins.cli.main import invoke
 
 TABLES = ("requests", "steps", "transitions", "waits")
 COMMAND = [sys.executable, "-m", "interlock.plugins.cli"]
@@ -24,6 +25,11 @@ def start(*arguments: str, **environment: str) -> subprocess.CompletedProcess[st
     return subprocess.run(
         [*COMMAND, *arguments], capture_output=True, text=True, env=os.environ | environment, timeout=120
     )
+
+
+def run(*arguments: str) -> None:
+    """Run a configuration in this process, with success and without a word."""
+    assert invoke(["run", *arguments, "--quiet"]) == 0
 
 
 def summary(folder: str) -> dict[str, Any]:
@@ -80,7 +86,7 @@ workload:
 @pytest.mark.parametrize("variant", [["--set", "engine.max_repeat=1"], ["--set", "engine.max_repeat=3"]])
 def test_digest_and_files_do_not_show_stretches_or_processes(here: Path, variant: list[str]) -> None:
     generated(here, 60)
-    assert start("run", "many.yaml", "--out", "one", PYTHONHASHSEED="1").returncode == 0
+    run("many.yaml", "--out", "one")
     assert start("run", "many.yaml", "--out", "two", *variant, PYTHONHASHSEED="2").returncode == 0
     assert summary("one")["digest"] == summary("two")["digest"]
     for name in TABLES:
@@ -90,21 +96,21 @@ def test_digest_and_files_do_not_show_stretches_or_processes(here: Path, variant
 
 def test_another_seed_is_another_run(here: Path) -> None:
     generated(here, 20)
-    assert start("run", "many.yaml", "--out", "one").returncode == 0
-    assert start("run", "many.yaml", "--out", "two", "--seed", "1").returncode == 0
+    run("many.yaml", "--out", "one")
+    run("many.yaml", "--out", "two", "--seed", "1")
     assert summary("one")["digest"] != summary("two")["digest"]
 
 
 def test_the_resolved_configuration_runs_again_to_the_same_digest(here: Path) -> None:
     generated(here, 20)
-    assert start("run", "many.yaml", "--out", "one").returncode == 0
-    assert start("run", "one/config.yaml", "--out", "two").returncode == 0
+    run("many.yaml", "--out", "one")
+    run("one/config.yaml", "--out", "two")
     assert summary("one")["digest"] == summary("two")["digest"]
 
 
 def test_tables_agree_with_each_other(here: Path) -> None:
     generated(here, 60)
-    assert start("run", "many.yaml", "--out", "out").returncode == 0
+    run("many.yaml", "--out", "out")
     numbers, requests, steps = summary("out"), table("out", "requests"), table("out", "steps").to_pylist()
     emitted = sum(one["emitted"] * row["repeat"] for row in steps for one in row["members"])
     assert emitted == numbers["tokens"]["output"] == sum(requests["output_tokens"].to_pylist())
@@ -130,18 +136,22 @@ def test_a_hook_that_raises_is_one_line_and_code_1(here: Path) -> None:
 
 
 def test_profile_times_the_hooks(here: Path) -> None:
-    assert start("run", "small.yaml", "--out", "out", "--profile").returncode == 0
+    run("small.yaml", "--out", "out", "--profile")
     policy, hook, calls, *_ = Path("out/hooks.txt").read_text().splitlines()[1].split()
     assert (policy.endswith("mine.py:Mine"), hook, int(calls) > 0) == (True, "admit", True)
 
 
 def test_ctrl_c(here: Path) -> None:
     generated(here, 2_000_000)
-    process = subprocess.Popen([*COMMAND, "run", "many.yaml", "--out", "out", "-q"], stderr=subprocess.PIPE, text=True)
-    time.sleep(4)
+    arguments = ["run", "many.yaml", "--out", "out", "-q", "--log-level", "debug"]
+    process = subprocess.Popen([*COMMAND, *arguments], stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    while '"to": "FINISHED"' not in process.stderr.readline():
+        pass
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (130, "interlock: interrupted; what ran until then is in out\n")
+    last = err.splitlines()[-1]
+    assert (process.returncode, last) == (130, "interlock: interrupted; what ran until then is in out")
     numbers = summary("out")
     assert numbers["interrupted"] is True
     assert len(table("out", "requests")) == numbers["requests"]["finished"] > 0
