@@ -124,14 +124,15 @@ class Collector:
 
     # -- failures
 
-    def fail(self, batch: Batch, published: list[np.ndarray], error: Exception) -> None:
+    def fail(self, result: BatchResult, published: list[np.ndarray]) -> None:
         """A failed ticket: its rows are as they were, what it published is withdrawn, a second failure ends them."""
-        state, table = self.state, self.state.table
+        state, table, batch, error = self.state, self.state.table, result.ticket.batch, result.error
         table.in_flight[batch.rows] -= 1
         withdrawn = np.concatenate(published) if published else np.empty(0, np.int32)
         state.pool.unpublish(withdrawn)
         for row in state.active.tolist():
             self._cut_back(row, withdrawn)
+        ended: list[int] = []
         for row, version in zip(batch.rows.tolist(), batch.versions.tolist(), strict=True):
             if table.version[row] != version or table.status[row] != RequestStatus.ACTIVE:
                 continue
@@ -139,10 +140,16 @@ class Collector:
             entry.failures += 1
             if entry.failures > 1:
                 self.lifecycle.finish(row, FinishReason.ERROR, f"{type(error).__name__}: {error}")
+                ended.append(row)
             elif state.kv.enable_prefix_caching:
                 self._rewind_chain(row)
+        numbers = tuple(state.entries[row].number for row in ended)
+        nothing = np.zeros((result.runs, len(batch)), bool)
+        self.lifecycle.record.collected.append(Collected(batch, result, nothing, numbers))
         if self.stack.implements("on_batch_failed"):
             self.stack.tell("on_batch_failed", batch, self.view)
+        if ended and self.stack.implements("on_finished"):
+            self.stack.tell("on_finished", np.array(ended, np.intp), self.view)
 
     def _cut_back(self, row: int, withdrawn: np.ndarray) -> None:
         """A row that hit what was never computed has it recomputed in blocks of its own."""

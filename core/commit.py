@@ -20,7 +20,9 @@ class Committer:
     def __init__(self, state: State, stack: Stack, view: View, lifecycle: Lifecycle) -> None:
         self.state, self.stack, self.view, self.lifecycle = state, stack, view, lifecycle
 
-    def commit(self, draft: Draft, rows: np.ndarray, tokens: np.ndarray) -> Batch:
+    def commit(
+        self, draft: Draft, rows: np.ndarray, tokens: np.ndarray, repeat: int = 1, until_ns: int | None = None
+    ) -> Batch:
         """Victims leave, entrants enter, blocks are booked, and the batch is made."""
         table, walk = self.state.table, draft.walk
         table.blocks[walk.rows] += walk.blocks.astype(np.int32)
@@ -32,7 +34,7 @@ class Committer:
             self._enter(draft)
         for row, times in draft.passed.items():
             table.bypasses[row] += times
-        return self._batch(OPERATION_OF[draft.group[0]], rows, tokens)
+        return self._batch(OPERATION_OF[draft.group[0]], rows, tokens, repeat, until_ns)
 
     def _give_way(self, draft: Draft) -> None:
         table = self.state.table
@@ -56,7 +58,9 @@ class Committer:
         if self.stack.implements("on_admitted"):
             self.stack.tell("on_admitted", rows, self.view)
 
-    def _batch(self, operation: Operation, rows: np.ndarray, tokens: np.ndarray) -> Batch:
+    def _batch(
+        self, operation: Operation, rows: np.ndarray, tokens: np.ndarray, repeat: int, until_ns: int | None
+    ) -> Batch:
         state, table = self.state, self.state.table
         start = table.computed[rows]
         table.in_flight[rows] += 1
@@ -76,6 +80,8 @@ class Committer:
             block_table=state.pool.table,
             context=state.context,
             new=self._new(rows),
+            repeat=repeat,
+            until_ns=until_ns,
         )
 
     def _new(self, rows: np.ndarray) -> dict[int, tuple[int, Request]]:

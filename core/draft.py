@@ -121,9 +121,9 @@ def _within(tokens: np.ndarray, limit: int) -> np.ndarray:
 class Draft:
     """The proposal for one group of work keys. Nothing here has changed the table."""
 
-    def __init__(self, state: State, plan: Plan, group: tuple[WorkKey, ...]) -> None:
+    def __init__(self, state: State, plan: Plan, group: tuple[WorkKey, ...], limits: Limits | None = None) -> None:
         self.state, self.plan, self.group = state, plan, group
-        self.limits = Limits(state, plan, group)
+        self.limits = limits or Limits(state, plan, group)
         self.walk = Walk(_NO_ROWS, _NO_COUNTS, _NO_COUNTS)  # what the active rows of the batch take
         self.victims: list[Victim] = []
         self.entrants: list[Entrant] = []

@@ -23,7 +23,7 @@ from interlock.core.feed import Arrival, Feed
 from interlock.core.handle import Handle
 from interlock.core.ingest import Ingest, NoFeed
 from interlock.core.lifecycle import Lifecycle
-from interlock.core.planner import Planner
+from interlock.core.planner import Planner, Settled
 from interlock.core.policy import Policy
 from interlock.core.record import BoundaryRecord, Counts
 from interlock.core.request import FinishReason, Request
@@ -174,8 +174,9 @@ class Engine:
                 self.stats.refused_results += 1
                 continue
             published = self._published.pop(result.ticket.id)
+            self.state.step += result.runs - 1
             if result.error is not None:
-                self.collector.fail(result.ticket.batch, published, result.error)
+                self.collector.fail(result, published)
             else:
                 self.collector.apply(result)
         self.state.tickets = list(self._tickets.values())
@@ -221,7 +222,12 @@ class Engine:
                 self.lifecycle.finish(row, FinishReason.REJECTED, reason)
             return None
         rows, tokens = draft.batch()
-        batch = self.committer.commit(draft, rows, tokens)
+        steady = not ended and self.stretches.steady(draft, rows)
+        self.planner.settled = Settled(draft, rows, self.state) if steady else None
+        repeat = self.stretches.repeat(draft, rows, self.ingest.feed.next_step()) if steady else 1
+        batch = self.committer.commit(draft, rows, tokens, repeat, self.ingest.next_ns() if repeat > 1 else None)
+        if repeat > 1:
+            foresee_blocks(self.state, rows, batch.start, repeat)
         for row, reason in ended:
             self.lifecycle.finish(row, FinishReason.REJECTED, reason)
         return batch

@@ -17,6 +17,26 @@ from interlock.core.work import WorkKey
 _NO_ROWS = np.empty(0, np.intp)
 
 
+class Settled:
+    """A decision that holds until somebody comes or goes, or blocks run short: the same rows decode again."""
+
+    def __init__(self, draft: Draft, rows: np.ndarray, state: State) -> None:
+        self.draft, self.rows = draft, rows
+        self.versions = (state.waiting.version, state.active_version)
+
+    def again(self, state: State) -> Draft | None:
+        """The draft of this boundary, its blocks taken; None when the decision has to be made anew."""
+        if self.versions != (state.waiting.version, state.active_version):
+            return None
+        draft = Draft(state, self.draft.plan, self.draft.group, self.draft.limits)
+        draft.reasons, draft.rest = self.draft.reasons, self.draft.rest
+        draft.walk = draft.walk_of(self.rows, self.draft.walk.tokens)
+        if int(draft.walk.blocks.sum()) > state.pool.available:
+            return None
+        settle(draft)
+        return draft
+
+
 class Planner:
     """Makes one proposal for the whole boundary out of the policies' edits and the core's defaults."""
 
@@ -27,6 +47,7 @@ class Planner:
         self.reasons: dict[int, Reason] = {}  # of rows that a hold keeps from the offer
         self.hold_until_s = np.inf  # the earliest time at which a hold of this boundary ends
         self.may_enter = False
+        self.settled: Settled | None = None
         self._asked_version = -1  # of the waiting queue, when `admit` was last asked
         self._limits: tuple[Limit, ...] = ()
 
@@ -36,6 +57,10 @@ class Planner:
         `excluded` rows take no part: a broken rule has taken them out of this boundary.
         """
         self.rejected, self.reasons, self.hold_until_s, self._limits = {}, {}, np.inf, ()
+        if self.settled is not None and not excluded:
+            draft = self.settled.again(self.state)
+            if draft is not None:
+                return draft
         self.may_enter = self._may_enter()
         offered = self._offer(excluded)
         active = self._ready(excluded)

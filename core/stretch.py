@@ -27,39 +27,52 @@ STEADY = frozenset(
 
 
 class Stretches:
-    """Decides how often a decode batch may be repeated."""
+    """Decides whether the next boundary would decide the same, and how often a decode batch may be repeated."""
 
     def __init__(self, state: State, stack: Stack, longest: int | None) -> None:
         self.state, self.longest = state, longest
         own = {name for policy in stack.policies for name in policy.columns() if not _moved(stack)}
-        steady = STEADY | own
         hooks = [stack.reads(hook) for hook in ("admit", "select", "preempt") if stack.implements(hook)]
-        self.allowed = all(reads is not None and reads <= steady for reads in hooks)
-        self.allowed &= not stack.implements("on_batch")
+        self.known_reads = all(reads is not None and reads <= STEADY | own for reads in hooks)
+        self.repeats = not stack.implements("on_batch")
+
+    def steady(self, draft: Draft, rows: np.ndarray) -> bool:
+        """Whether this decision holds until somebody arrives, ends or is cancelled, or blocks run short.
+
+        All active rows decode, everybody who waits is stopped by a shortage that only somebody's leaving can end, and
+        the policies read nothing that moves meanwhile.
+        """
+        state, table = self.state, self.state.table
+        if not self.known_reads or draft.victims or draft.entrants or len(rows) != len(state.active):
+            return False
+        if (table.work[rows] != WorkKey.DECODE_ATOMIC).any() or draft.limits.parts:
+            return False
+        return self._nobody_could_enter(draft)
 
     def repeat(self, draft: Draft, rows: np.ndarray, next_step: int | None) -> int:
-        """How many times this batch may run before something could change the decision; 1 for once."""
+        """How many times a batch of a steady draft may run."""
         state, table = self.state, self.state.table
-        if not self.allowed or draft.victims or draft.entrants or len(rows) != len(state.active):
-            return 1
-        if (table.work[rows] != WorkKey.DECODE_ATOMIC).any() or not self._nobody_could_enter(draft):
+        if not self.repeats or self.longest == 1:
             return 1
         runs = int((table.limit[rows] - table.emitted[rows]).min())
         if self.longest is not None:
             runs = min(runs, self.longest)
         if next_step is not None:
             runs = min(runs, next_step - state.step)
-        return max(min(runs, self._until_short(draft, rows, runs)), 1) if runs > 1 else 1
+        return max(self._until_short(draft, rows, runs), 1) if runs > 1 else 1
 
     def _nobody_could_enter(self, draft: Draft) -> bool:
         """Whether those who wait cannot enter before somebody leaves."""
-        if not len(self.state.waiting):
+        state = self.state
+        if not len(state.waiting):
             return True
+        if (state.table.strikes[state.active] >= state.limits.max_preemptions).any():
+            return False  # a protected row may bank, and be a victim again
         reasons = {draft.rest.what, *(reason.what for reason in draft.reasons.values())}
         if reasons <= {"slot"}:
             return True
-        if reasons <= {"slot", "order", "blocks"} and self.state.limits.bypass_limit == 0:
-            return not self.state.kv.enable_prefix_caching or self._no_new_hits(draft)
+        if reasons <= {"slot", "order", "blocks"} and state.limits.bypass_limit == 0:
+            return not state.kv.enable_prefix_caching or self._no_new_hits(draft)
         return False
 
     def _no_new_hits(self, draft: Draft) -> bool:
@@ -80,8 +93,11 @@ class Stretches:
         return True
 
     def _until_short(self, draft: Draft, rows: np.ndarray, runs: int) -> int:
-        """Runs for which the pool has the blocks."""
+        """Runs for which the pool has the blocks, this boundary's own taken already."""
         state = self.state
+        size = state.pool.block_size
+        if len(rows) * (-(-runs // size) + 1) <= state.pool.available:
+            return runs
         crossings = Crossings(state, state.table.computed[rows], runs)
         if len(crossings.run) <= state.pool.available:
             return runs
@@ -113,6 +129,8 @@ class Crossings:
 def foresee_blocks(state: State, rows: np.ndarray, start: np.ndarray, runs: int) -> None:
     """Write the blocks that the later runs will take into the block table, past what the rows hold yet."""
     crossings = Crossings(state, start, runs)
+    if not len(crossings.run):
+        return
     coming = state.pool.next_free(len(crossings.run))
     places = (start[crossings.at] + crossings.run) // state.pool.block_size
     state.pool.table[state.table.holder[rows[crossings.at]], places] = coming

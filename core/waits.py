@@ -25,6 +25,9 @@ class Waits:
     def note(self, record: BoundaryRecord, draft: Draft | None, planner: Planner) -> None:
         """Write what changed at this boundary."""
         waiting = self.state.waiting
+        if draft is not None and draft.entrants:
+            entered = np.array([entrant.row for entrant in draft.entrants], np.intp)
+            self._told_to[entered[entered < len(self._told_to)]] = -1  # should they wait again, it is told anew
         rest, special = self._now(draft, planner)
         if self._seen == (waiting.version, rest) and special == self._special:
             return

@@ -52,17 +52,15 @@ def execute(
     config: EngineConfig,
     observers: Sequence[object] = (),
     stopped: Callable[[], bool] = lambda: False,
-    prepared: Callable[[Engine], None] = lambda engine: None,
 ) -> Session:
     """Run the configuration's workload until it is drained, `stopped` answers true at a boundary, or an error ends it.
 
-    `prepared` is called with the engine before the first boundary. Errors while the engine is built are raised.
+    Errors while the engine is built are raised; later ones are in the session, beside what ran until then.
     """
     from interlock.core.engine import Engine
 
     recorder = Recorder()
     engine = Engine.from_config(config, observers=[recorder, *observers])
-    prepared(engine)
     started = time.perf_counter()
     interrupted, error = _drain(engine, stopped)
     return Session(config, recorder, _ran(engine, time.perf_counter() - started), interrupted, error)

@@ -44,6 +44,7 @@ def configuration(case: dict[str, Any]) -> dict[str, Any]:
             "max_num_batched_tokens": config["max_num_batched_tokens"],
             "long_prefill_token_threshold": config["long_prefill_token_threshold"],
             "max_model_len": 8192,
+            "max_repeat": 1,  # a record per step
             "max_preemptions": 10**6,  # the peer knows no protection
         },
         "kv": {
