@@ -74,12 +74,13 @@ class BlockPool:
         self._free_holders = list(range(_HOLDERS - 1, -1, -1))
         self._key = np.zeros(num_blocks, np.uint64)
         self._published = np.zeros(num_blocks, bool)
-        self._index: dict[int, list[int]] = {}  # key -> blocks that carry it, oldest first
+        self._index: dict[int, int | list[int]] = {}  # key -> the block that carries it, or several, oldest first
         self._queue = np.empty(_COMPACT_AT * num_blocks + 64, np.int32)
         self._queue[:num_blocks] = np.arange(num_blocks, dtype=np.int32)
         self._place = np.arange(num_blocks, dtype=np.int64)  # of a block in the queue, -1 when it is not there
         self._head, self._tail, self._count = 0, num_blocks, num_blocks
         self.fenced = 0
+        self.cached = 0  # blocks without a holder that a candidate may hit
         self._journal: list[tuple[Callable[..., None], tuple[object, ...]]] = []
 
     # -- gauges
@@ -88,11 +89,6 @@ class BlockPool:
     def available(self) -> int:
         """Blocks that can be taken: free, or cached without a holder."""
         return self._count
-
-    @property
-    def cached(self) -> int:
-        """Blocks without a holder that a candidate may hit."""
-        return int((self._published & (self._place >= 0)).sum())
 
     @property
     def used(self) -> int:
@@ -189,6 +185,7 @@ class BlockPool:
         places = self._place[fresh]
         self._place[fresh] = -1
         self._count -= len(fresh)
+        self.cached -= len(fresh)  # only published blocks can be shared
         self.references[blocks] += 1
         self._journal.append((self._unshare, (blocks, fresh, places)))
 
@@ -196,6 +193,7 @@ class BlockPool:
         self.references[blocks] -= 1
         self._place[fresh] = places
         self._count += len(fresh)
+        self.cached += len(fresh)
 
     def give_back(self, blocks: np.ndarray) -> None:
         """One reference less on each of these distinct blocks; those without any enter the queue in this order."""
@@ -210,11 +208,13 @@ class BlockPool:
         self._place[freed] = np.arange(tail, tail + len(freed))
         self._tail += len(freed)
         self._count += len(freed)
+        self.cached += int(self._published[freed].sum())
         self._journal.append((self._ungive, (blocks, freed, tail)))
 
     def _ungive(self, blocks: np.ndarray, freed: np.ndarray, tail: int) -> None:
         self._place[freed] = -1
         self._tail, self._count = tail, self._count - len(freed)
+        self.cached -= int(self._published[freed].sum())
         self.references[blocks] += 1
 
     # -- prefix index
@@ -224,10 +224,10 @@ class BlockPool:
         index = self._index
         found: list[int] = []
         for key in keys:
-            blocks = index.get(key)
-            if blocks is None:
+            carrier = index.get(key)
+            if carrier is None:
                 break
-            found.append(blocks[0])
+            found.append(carrier if isinstance(carrier, int) else carrier[0])
         return np.array(found, np.int32)
 
     def publish(self, blocks: np.ndarray, keys: np.ndarray) -> None:
@@ -239,40 +239,46 @@ class BlockPool:
         self._key[blocks] = keys
         index = self._index
         for block, key in zip(blocks.tolist(), keys.tolist(), strict=True):
-            carriers = index.get(key)
-            if carriers is None:
-                index[key] = [block]
-            else:
-                carriers.append(block)
+            if index.setdefault(key, block) != block:
+                index[key] = [*self._carriers(key), block]
         self._journal.append((self.unpublish, (blocks,)))
 
     def unpublish(self, blocks: np.ndarray) -> None:
         """Nobody may hit these blocks any more. Not journalled."""
         blocks = blocks[self._published[blocks]]
         self._published[blocks] = False
+        self.cached -= int((self._place[blocks] >= 0).sum())
         for block, key in zip(blocks.tolist(), self._key[blocks].tolist(), strict=True):
             self._drop(key, block)
 
+    def _carriers(self, key: int) -> list[int]:
+        """The blocks that carry a key, oldest first. A copy."""
+        carrier = self._index[key]
+        return [carrier] if isinstance(carrier, int) else list(carrier)
+
     def _drop(self, key: int, block: int) -> None:
-        carriers = self._index[key]
-        if len(carriers) == 1:
-            del self._index[key]
+        carriers = self._carriers(key)
+        carriers.remove(block)
+        if carriers:
+            self._index[key] = carriers[0] if len(carriers) == 1 else carriers
         else:
-            carriers.remove(block)
+            del self._index[key]
 
     def _withdraw(self, blocks: np.ndarray) -> None:
         """What was cached in these blocks is overwritten."""
         cached = blocks[self._published[blocks]]
         if len(cached):
-            before = [(key, list(self._index[key])) for key in dict.fromkeys(self._key[cached].tolist())]
+            before = [(key, self._carriers(key)) for key in dict.fromkeys(self._key[cached].tolist())]
             keys = self._key[cached]
             self.unpublish(cached)
+            self.cached -= len(cached)
             self._journal.append((self._restore, (cached, keys, before)))
 
     def _restore(self, blocks: np.ndarray, keys: np.ndarray, before: list[tuple[int, list[int]]]) -> None:
         self._published[blocks] = True
         self._key[blocks] = keys
-        self._index.update(before)
+        self._index.update((key, carriers[0] if len(carriers) == 1 else carriers) for key, carriers in before)
+        self.cached += len(blocks)
 
     def is_published(self, blocks: np.ndarray) -> np.ndarray:
         """Which of these blocks carry a key, bool."""

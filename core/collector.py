@@ -9,6 +9,7 @@ from interlock.core.errors import ExecutorError
 from interlock.core.lifecycle import Lifecycle
 from interlock.core.record import Collected
 from interlock.core.request import FinishReason, RequestStatus
+from interlock.core.settled import Settled
 from interlock.core.stack import Stack
 from interlock.core.state import State
 from interlock.core.stretch import settle_runs
@@ -33,8 +34,11 @@ class Collector:
         self.eos = eos_token_id
         self.dropped = 0  # results that reached a finished or re-versioned row
 
-    def apply(self, result: BatchResult) -> None:
-        """One ticket's result. The ticket is known to be out, and is collected once."""
+    def apply(self, result: BatchResult, settled: Settled | None = None) -> None:
+        """One ticket's result. The ticket is known to be out, and is collected once.
+
+        `settled`: the decision that its batch repeats, whose dense arrays then stand for gathers from the columns.
+        """
         batch = result.ticket.batch
         self._check(batch, result)
         table = self.state.table
@@ -43,7 +47,10 @@ class Collector:
         every = bool(live.all())
         self.dropped += 0 if every else int((~live).sum())
         keep = slice(None) if every else live
-        ended = self._advance(batch, result, keep)
+        if settled is not None and every:
+            ended = self._advance_again(batch, result, settled)
+        else:
+            ended = self._advance(batch, result, keep)
         for row, reason in ended:
             self.lifecycle.finish(row, reason)
         numbers = tuple(self.state.entries[row].number for row, _ in ended)
@@ -94,6 +101,25 @@ class Collector:
             first = rows[table.first_token_ns[rows] < 0]
             table.first_token_ns[first] = result.ends_ns[0]
         return self._ended(rows, tokens, emitted)
+
+    def _advance_again(self, batch: Batch, result: BatchResult, settled: Settled) -> list[tuple[int, FinishReason]]:
+        """As `_advance`, for a batch in which every row decodes."""
+        table, rows, runs = self.state.table, batch.rows, result.runs
+        end = batch.start + 1
+        if runs == 1:
+            self.state.context[settled.holders, np.minimum(end, self.state.limits.max_model_len - 1)] = result.tokens[0]
+        else:
+            self.state.context[settled.holders, end + np.arange(runs)[:, None]] = result.tokens
+            settle_runs(self.state, batch, runs)
+        settled.advance(runs)
+        table.computed[rows] = settled.computed
+        table.emitted[rows] = settled.emitted
+        table.ready[rows] = self.state.ready_stamps(len(rows))
+        table.last_token_ns[rows] = result.ends_ns[-1]
+        at_eos = (result.tokens[-1] == self.eos) & settled.heeds_eos
+        if len(settled.one_by_one) or int(settled.left.min()) < 1 or at_eos.any():
+            return self._ended(rows, result.tokens, settled.emitted)
+        return []
 
     def _ended(self, rows: np.ndarray, tokens: np.ndarray, emitted: np.ndarray) -> list[tuple[int, FinishReason]]:
         table = self.state.table

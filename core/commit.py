@@ -8,6 +8,7 @@ from interlock.core.batch import Batch
 from interlock.core.draft import Draft
 from interlock.core.lifecycle import Lifecycle
 from interlock.core.request import Request, RequestStatus
+from interlock.core.settled import Settled
 from interlock.core.stack import Stack
 from interlock.core.state import State
 from interlock.core.view import View
@@ -20,9 +21,7 @@ class Committer:
     def __init__(self, state: State, stack: Stack, view: View, lifecycle: Lifecycle) -> None:
         self.state, self.stack, self.view, self.lifecycle = state, stack, view, lifecycle
 
-    def commit(
-        self, draft: Draft, rows: np.ndarray, tokens: np.ndarray, repeat: int = 1, until_ns: int | None = None
-    ) -> Batch:
+    def commit(self, draft: Draft, rows: np.ndarray, tokens: np.ndarray) -> Batch:
         """Victims leave, entrants enter, blocks are booked, and the batch is made."""
         table, walk = self.state.table, draft.walk
         table.blocks[walk.rows] += walk.blocks.astype(np.int32)
@@ -34,7 +33,20 @@ class Committer:
             self._enter(draft)
         for row, times in draft.passed.items():
             table.bypasses[row] += times
-        return self._batch(OPERATION_OF[draft.group[0]], rows, tokens, repeat, until_ns)
+        return self._batch(OPERATION_OF[draft.group[0]], rows, tokens)
+
+    def commit_again(self, draft: Draft, settled: Settled) -> Batch:
+        """A decision repeated: only positions and blocks have changed since its last batch."""
+        state, table = self.state, self.state.table
+        table.blocks[draft.growing] += 1
+        for holders, chain in draft.chains:
+            state.chain[holders] = chain
+        table.in_flight[settled.rows] += 1
+        last = settled.batch
+        return Batch(
+            state.step, last.operation, state.now_ns, last.rows, last.versions, last.numbers, last.work,
+            settled.computed.copy(), last.tokens, last.samples, last.loop, last.holders, state.pool.table, state.context, {},
+        )  # fmt: skip
 
     def _give_way(self, draft: Draft) -> None:
         table = self.state.table
@@ -58,9 +70,7 @@ class Committer:
         if self.stack.implements("on_admitted"):
             self.stack.tell("on_admitted", rows, self.view)
 
-    def _batch(
-        self, operation: Operation, rows: np.ndarray, tokens: np.ndarray, repeat: int, until_ns: int | None
-    ) -> Batch:
+    def _batch(self, operation: Operation, rows: np.ndarray, tokens: np.ndarray) -> Batch:
         state, table = self.state, self.state.table
         start = table.computed[rows]
         table.in_flight[rows] += 1
@@ -80,8 +90,6 @@ class Committer:
             block_table=state.pool.table,
             context=state.context,
             new=self._new(rows),
-            repeat=repeat,
-            until_ns=until_ns,
         )
 
     def _new(self, rows: np.ndarray) -> dict[int, tuple[int, Request]]:

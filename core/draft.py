@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -10,6 +10,9 @@ from interlock.core.proposals import DemandKind, Plan
 from interlock.core.request import PreemptMode
 from interlock.core.state import State
 from interlock.core.work import WorkKey
+
+if TYPE_CHECKING:
+    from interlock.core.settled import Settled
 
 _LARGE = np.iinfo(np.int64).max
 _NO_ROWS = np.empty(0, np.intp)
@@ -133,6 +136,8 @@ class Draft:
         self.passed: dict[int, int] = {}  # rows passed over for want of blocks -> later candidates that entered
         self.reasons: dict[int, Reason] = {}  # of candidates that were looked at and did not enter
         self.rest = Reason("order")  # of the others
+        self.settled: Settled | None = None  # the decision that this one repeats
+        self.growing = _NO_ROWS  # rows of a repeated decision that take one block each
 
     @property
     def forms_batch(self) -> bool:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,12 @@ from interlock.core.feed import Arrival, Feed
 from interlock.core.handle import Handle
 from interlock.core.ingest import Ingest, NoFeed
 from interlock.core.lifecycle import Lifecycle
-from interlock.core.planner import Planner, Settled
+from interlock.core.planner import Planner
 from interlock.core.policy import Policy
 from interlock.core.record import BoundaryRecord, Counts
 from interlock.core.request import FinishReason, Request
-from interlock.core.rules import Broken, check
+from interlock.core.rules import Broken, check, check_again
+from interlock.core.settled import Settled
 from interlock.core.stack import Stack
 from interlock.core.state import State
 from interlock.core.stats import Stats
@@ -151,7 +153,8 @@ class Engine:
         draft = self._plan()
         batch = self._commit(draft)
         record.counts = self._counts(draft)
-        self.waits.note(record, draft, self.planner)
+        if draft is None or draft.settled is None:
+            self.waits.note(record, draft, self.planner)
         self._submit(batch, draft)
         record.batch = batch
         record.host_ns = time.perf_counter_ns() - started
@@ -176,10 +179,16 @@ class Engine:
             published = self._published.pop(result.ticket.id)
             self.state.step += result.runs - 1
             if result.error is not None:
+                self.planner.settled = None
                 self.collector.fail(result, published)
             else:
-                self.collector.apply(result)
+                self.collector.apply(result, self._settled_as(result.ticket.batch))
         self.state.tickets = list(self._tickets.values())
+
+    def _settled_as(self, batch: Batch) -> Settled | None:
+        """The decision that this batch repeats, if its dense arrays are kept."""
+        settled = self.planner.settled
+        return settled if settled is not None and settled.dense and settled.rows is batch.rows else None
 
     def _retire(self) -> None:
         state = self.state
@@ -201,18 +210,21 @@ class Engine:
             self.state.pool.begin()
             try:
                 draft = self.planner.plan(excluded)
-                if draft is not None:
-                    rows, tokens = draft.batch()
-                    check(draft, rows, tokens, self.state, self.executor.capabilities)
+                if draft is not None and draft.settled is not None:
+                    check_again(draft, draft.settled.rows, draft.settled.versions, self.state)
+                elif draft is not None:
+                    check(draft, *draft.batch(), self.state, self.executor.capabilities)
                 return draft
             except Broken as broken:
                 self.state.pool.undo()
+                self.planner.settled = None
                 if not self.stack.repair or set(broken.rows) <= excluded:
                     raise
                 self.stack.count(broken)
                 excluded |= set(broken.rows)
             except BaseException:
                 self.state.pool.undo()
+                self.planner.settled = None
                 raise
 
     def _commit(self, draft: Draft | None) -> Batch | None:
@@ -221,15 +233,28 @@ class Engine:
             for row, reason in ended:
                 self.lifecycle.finish(row, FinishReason.REJECTED, reason)
             return None
+        if draft.settled is not None:
+            return self._stretched(self.committer.commit_again(draft, draft.settled))
         rows, tokens = draft.batch()
         steady = not ended and self.stretches.steady(draft, rows)
-        self.planner.settled = Settled(draft, rows, self.state) if steady else None
-        repeat = self.stretches.repeat(draft, rows, self.ingest.feed.next_step()) if steady else 1
-        batch = self.committer.commit(draft, rows, tokens, repeat, self.ingest.next_ns() if repeat > 1 else None)
-        if repeat > 1:
-            foresee_blocks(self.state, rows, batch.start, repeat)
+        batch = self.committer.commit(draft, rows, tokens)
         for row, reason in ended:
             self.lifecycle.finish(row, FinishReason.REJECTED, reason)
+        if not steady:
+            return batch
+        self.planner.settled = Settled(self.state, draft, batch)
+        return self._stretched(batch)
+
+    def _stretched(self, batch: Batch) -> Batch:
+        """The batch of a decision that holds, to be run as often as it does."""
+        repeat = self.stretches.repeat(batch, self.ingest.feed.next_step())
+        if repeat == 1:
+            return batch
+        until_ns = self.ingest.next_ns()
+        if until_ns is not None and until_ns <= self.state.now_ns:
+            return batch
+        batch = replace(batch, repeat=repeat, until_ns=until_ns)
+        foresee_blocks(self.state, batch)
         return batch
 
     def _submit(self, batch: Batch | None, draft: Draft | None) -> None:
@@ -247,7 +272,9 @@ class Engine:
     def _counts(self, draft: Draft | None) -> Counts:
         state, pool = self.state, self.state.pool
         cached, used = pool.cached, pool.used
-        reserved = used + int(state.promised(state.active).sum())
+        repeats = draft is not None and draft.settled is not None and state.kv.reserve != "full"
+        # Rows that decode again hold all that they were promised for what is known of them.
+        reserved = used if repeats else used + int(state.promised(state.active).sum())
         budget = state.limits.max_num_batched_tokens if draft is None else draft.limits.total
         return Counts(
             len(state.active), len(state.waiting), pool.available - cached, cached, used, pool.fenced, reserved, budget

@@ -9,32 +9,13 @@ from interlock.core.executor import Capabilities
 from interlock.core.fill import Fill, Room, settle
 from interlock.core.giving_way import GivingWay
 from interlock.core.proposals import Limit, Offer, Plan
+from interlock.core.settled import Settled
 from interlock.core.stack import Stack
 from interlock.core.state import State
 from interlock.core.view import View
 from interlock.core.work import WorkKey
 
 _NO_ROWS = np.empty(0, np.intp)
-
-
-class Settled:
-    """A decision that holds until somebody comes or goes, or blocks run short: the same rows decode again."""
-
-    def __init__(self, draft: Draft, rows: np.ndarray, state: State) -> None:
-        self.draft, self.rows = draft, rows
-        self.versions = (state.waiting.version, state.active_version)
-
-    def again(self, state: State) -> Draft | None:
-        """The draft of this boundary, its blocks taken; None when the decision has to be made anew."""
-        if self.versions != (state.waiting.version, state.active_version):
-            return None
-        draft = Draft(state, self.draft.plan, self.draft.group, self.draft.limits)
-        draft.reasons, draft.rest = self.draft.reasons, self.draft.rest
-        draft.walk = draft.walk_of(self.rows, self.draft.walk.tokens)
-        if int(draft.walk.blocks.sum()) > state.pool.available:
-            return None
-        settle(draft)
-        return draft
 
 
 class Planner:
@@ -58,9 +39,10 @@ class Planner:
         """
         self.rejected, self.reasons, self.hold_until_s, self._limits = {}, {}, np.inf, ()
         if self.settled is not None and not excluded:
-            draft = self.settled.again(self.state)
+            draft = self.settled.again()
             if draft is not None:
                 return draft
+        self.settled = None
         self.may_enter = self._may_enter()
         offered = self._offer(excluded)
         active = self._ready(excluded)

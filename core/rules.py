@@ -37,6 +37,17 @@ def check(draft: Draft, rows: np.ndarray, tokens: np.ndarray, state: State, capa
         _victims(rows, draft, state)
 
 
+def check_again(draft: Draft, rows: np.ndarray, versions: np.ndarray, state: State) -> None:
+    """The rules for a decision that was checked before and is repeated.
+
+    Every transition raises a version, so rows with the versions of then have the status, slot and work of then.
+    """
+    same = state.table.version[rows] == versions
+    _require(same, "what runs is active", lambda: "it changed since the decision was made", rows, state)
+    alone = state.table.in_flight[rows] == 0
+    _require(alone, "nothing in flight is selected again", lambda: "a ticket of this row is out", rows, state)
+
+
 def _require(holds: np.ndarray, rule: str, detail: Callable[[], str], rows: np.ndarray, state: State) -> None:
     if not holds.all():
         raise Broken(rule, detail(), rows[~holds], state)

@@ -49,17 +49,17 @@ class Stretches:
             return False
         return self._nobody_could_enter(draft)
 
-    def repeat(self, draft: Draft, rows: np.ndarray, next_step: int | None) -> int:
-        """How many times a batch of a steady draft may run."""
+    def repeat(self, batch: Batch, next_step: int | None) -> int:
+        """How many times the batch of a steady decision may run."""
         state, table = self.state, self.state.table
         if not self.repeats or self.longest == 1:
             return 1
-        runs = int((table.limit[rows] - table.emitted[rows]).min())
+        runs = int((table.limit[batch.rows] - table.emitted[batch.rows]).min())
         if self.longest is not None:
             runs = min(runs, self.longest)
         if next_step is not None:
             runs = min(runs, next_step - state.step)
-        return max(self._until_short(draft, rows, runs), 1) if runs > 1 else 1
+        return max(self._until_short(batch.start, runs), 1) if runs > 1 else 1
 
     def _nobody_could_enter(self, draft: Draft) -> bool:
         """Whether those who wait cannot enter before somebody leaves."""
@@ -92,13 +92,12 @@ class Stretches:
                 return False
         return True
 
-    def _until_short(self, draft: Draft, rows: np.ndarray, runs: int) -> int:
+    def _until_short(self, start: np.ndarray, runs: int) -> int:
         """Runs for which the pool has the blocks, this boundary's own taken already."""
         state = self.state
-        size = state.pool.block_size
-        if len(rows) * (-(-runs // size) + 1) <= state.pool.available:
+        if len(start) * (-(-runs // state.pool.block_size) + 1) <= state.pool.available:
             return runs
-        crossings = Crossings(state, state.table.computed[rows], runs)
+        crossings = Crossings(state, start, runs)
         if len(crossings.run) <= state.pool.available:
             return runs
         return int(crossings.run[state.pool.available])
@@ -126,14 +125,15 @@ class Crossings:
         self.at, self.run = self.at[order], self.run[order]
 
 
-def foresee_blocks(state: State, rows: np.ndarray, start: np.ndarray, runs: int) -> None:
+def foresee_blocks(state: State, batch: Batch) -> None:
     """Write the blocks that the later runs will take into the block table, past what the rows hold yet."""
-    crossings = Crossings(state, start, runs)
+    start = batch.start
+    crossings = Crossings(state, start, batch.repeat)
     if not len(crossings.run):
         return
     coming = state.pool.next_free(len(crossings.run))
     places = (start[crossings.at] + crossings.run) // state.pool.block_size
-    state.pool.table[state.table.holder[rows[crossings.at]], places] = coming
+    state.pool.table[batch.holders[crossings.at], places] = coming
 
 
 def settle_runs(state: State, batch: Batch, runs: int) -> None:
