@@ -152,12 +152,13 @@ class BlockPool:
             raise AssertionError(f"{count} blocks asked of {self._count}")
         head, end = self._head, self._head + count
         blocks = self._queue[head:end]
-        if not (self._place[blocks] == np.arange(head, end)).all():
+        places = self._place[blocks]
+        if not (places == np.arange(head, end)).all():
             end = self._end_of(count)
             span = self._queue[head:end]
             blocks = span[self._place[span] == np.arange(head, end)]
+            places = self._place[blocks]
         blocks = blocks.copy()
-        places = self._place[blocks]
         self._place[blocks] = -1
         self._head, self._count = end, self._count - count
         self._journal.append((self._untake, (blocks, places, head)))
@@ -167,12 +168,21 @@ class BlockPool:
 
     def next_free(self, count: int) -> np.ndarray:
         """The blocks that `take` would give. Changes nothing. Returns int32, shape (count,)."""
-        return self.queue()[:count]
+        head, end = self._head, self._head + count
+        if (self._place[self._queue[head:end]] == np.arange(head, end)).all():
+            return self._queue[head:end]
+        span = self._queue[head : self._end_of(count)]
+        return np.asarray(span[self._place[span] == np.arange(head, head + len(span))])
 
     def _end_of(self, count: int) -> int:
         """Where in the queue its first `count` live entries end."""
-        alive = self._place[self._queue[self._head : self._tail]] == np.arange(self._head, self._tail)
-        return self._head + int(np.flatnonzero(alive)[count - 1]) + 1
+        size = count
+        while True:  # dead entries are few: look twice as far each time instead of at the whole queue
+            size = min(2 * size + 16, self._tail - self._head)
+            span = self._queue[self._head : self._head + size]
+            live = np.flatnonzero(self._place[span] == np.arange(self._head, self._head + size))
+            if len(live) >= count:
+                return self._head + int(live[count - 1]) + 1
 
     def _untake(self, blocks: np.ndarray, places: np.ndarray, head: int) -> None:
         self._place[blocks] = places
@@ -232,9 +242,9 @@ class BlockPool:
 
     def publish(self, blocks: np.ndarray, keys: np.ndarray) -> None:
         """These blocks, full once the plan has run, may be hit under these keys. A published block keeps its key."""
-        fresh = ~self._published[blocks]
-        if not fresh.all():
-            blocks, keys = blocks[fresh], keys[fresh]
+        already = self._published[blocks]
+        if already.any():
+            blocks, keys = blocks[~already], keys[~already]
         self._published[blocks] = True
         self._key[blocks] = keys
         index = self._index
@@ -265,19 +275,26 @@ class BlockPool:
             del self._index[key]
 
     def _withdraw(self, blocks: np.ndarray) -> None:
-        """What was cached in these blocks is overwritten."""
-        cached = blocks[self._published[blocks]]
-        if len(cached):
-            before = [(key, self._carriers(key)) for key in dict.fromkeys(self._key[cached].tolist())]
-            keys = self._key[cached]
-            self.unpublish(cached)
-            self.cached -= len(cached)
-            self._journal.append((self._restore, (cached, keys, before)))
+        """What was cached in these blocks, which have just left the queue, is overwritten."""
+        published = self._published[blocks]
+        if not published.any():
+            return
+        cached = blocks if published.all() else blocks[published]
+        keys = self._key[cached].tolist()
+        index = self._index
+        before = [(key, index[key]) for key in keys]
+        self._published[cached] = False
+        self.cached -= len(cached)
+        for (key, carrier), block in zip(before, cached.tolist(), strict=True):
+            if carrier == block:
+                del index[key]
+            else:
+                self._drop(key, block)
+        self._journal.append((self._restore, (cached, before)))
 
-    def _restore(self, blocks: np.ndarray, keys: np.ndarray, before: list[tuple[int, list[int]]]) -> None:
+    def _restore(self, blocks: np.ndarray, before: list[tuple[int, int | list[int]]]) -> None:
         self._published[blocks] = True
-        self._key[blocks] = keys
-        self._index.update((key, carriers[0] if len(carriers) == 1 else carriers) for key, carriers in before)
+        self._index.update(reversed(before))
         self.cached += len(blocks)
 
     def is_published(self, blocks: np.ndarray) -> np.ndarray:

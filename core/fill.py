@@ -135,17 +135,19 @@ def _publish_walk(draft: Draft) -> None:
 
 
 def publish_decodes(state: State, rows: np.ndarray, start: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Publish the block that each of these rows fills with its token at position `start`.
+    """Publish the block that each of these rows fills with its token at position `start`. Returns what `chained` does."""
+    holders, chain, blocks = chained(state, rows, start)
+    state.pool.publish(blocks, state.hash.keys(chain))
+    return holders, chain, blocks
 
-    Returns their holders, the chains that now end in these blocks, and the blocks.
-    """
+
+def chained(state: State, rows: np.ndarray, start: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """For rows whose token at `start` fills a block: their holders, the chains that end in these blocks, the blocks."""
     size = state.pool.block_size
     holders = state.table.holder[rows]
     tokens = state.context[holders[:, None], (start + 1 - size)[:, None] + np.arange(size)]
     chain = state.hash.extend(state.chain[holders], tokens)
-    blocks = state.pool.table[holders, start // size]
-    state.pool.publish(blocks, state.hash.keys(chain))
-    return holders, chain, blocks
+    return holders, chain, state.pool.table[holders, start // size]
 
 
 def _publish_prompt(draft: Draft, row: int, holder: int, first: int, end: int) -> None:

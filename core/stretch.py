@@ -10,7 +10,7 @@ import numpy as np
 
 from interlock.core.batch import Batch
 from interlock.core.draft import Draft
-from interlock.core.fill import publish_decodes
+from interlock.core.fill import chained
 from interlock.core.stack import Stack
 from interlock.core.state import State
 from interlock.core.work import WorkKey
@@ -137,16 +137,37 @@ def foresee_blocks(state: State, batch: Batch) -> None:
 
 
 def settle_runs(state: State, batch: Batch, runs: int) -> None:
-    """Take the blocks and publish the full ones of runs 1 to `runs` - 1, in the order of single steps."""
-    pool, table, size = state.pool, state.table, state.pool.block_size
+    """Take the blocks and publish the full ones of runs 1 to `runs` - 1, in the order of single steps.
+
+    Taking and publishing touch different blocks, so that each may be done for all runs at once.
+    """
+    pool, table = state.pool, state.table
     pool.begin()
     crossings = Crossings(state, batch.start, runs)
-    for run in range(1, runs):
-        rows = batch.rows[crossings.at[crossings.run == run]]
-        if len(rows):
-            pool.table[table.holder[rows], table.blocks[rows]] = pool.take(len(rows))
-            table.blocks[rows] += 1
-        full = np.flatnonzero((batch.start + run + 1) % size == 0) if state.kv.enable_prefix_caching else ()
-        if len(full):
-            holders, chain, _ = publish_decodes(state, batch.rows[full], batch.start[full] + run)
-            state.chain[holders] = chain
+    if len(crossings.run):
+        places = (batch.start[crossings.at] + crossings.run) // pool.block_size
+        pool.table[batch.holders[crossings.at], places] = pool.take(len(crossings.run))
+        table.blocks[batch.rows] += np.bincount(crossings.at, minlength=len(batch)).astype(np.int32)
+    if state.kv.enable_prefix_caching:
+        _publish_runs(state, batch, runs)
+
+
+def _publish_runs(state: State, batch: Batch, runs: int) -> None:
+    """Publish what runs 1 to `runs` - 1 fill; a row's blocks one after the other, since each key chains on the last."""
+    size = state.pool.block_size
+    first = size - 1 - batch.start % size
+    first[first == 0] = size
+    rounds = []
+    for filled in range(-(-(runs - 1) // size)):
+        at = np.flatnonzero(first + filled * size < runs)
+        if not len(at):
+            break
+        run = first[at] + filled * size
+        holders, chain, blocks = chained(state, batch.rows[at], batch.start[at] + run)
+        state.chain[holders] = chain
+        rounds.append((run, at, blocks, chain))
+    if not rounds:
+        return
+    run, at, blocks, chain = (np.concatenate(parts) for parts in zip(*rounds, strict=True))
+    order = np.lexsort((at, run))
+    state.pool.publish(blocks[order], state.hash.keys(chain[order]))

@@ -1,0 +1,50 @@
+"""What pyproject.toml registers can be found, loaded and used."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Iterator
+
+import pytest
+from project import ROOT, pyproject
+
+from interlock.core import Policy
+from interlock.core.registry import GROUPS, find, installed
+
+
+def declared() -> Iterator[tuple[str, str, str]]:
+    """Group, name and target of each entry point of ours."""
+    for group, points in pyproject()["project"]["entry-points"].items():
+        for name, target in points.items():
+            yield group.removeprefix("interlock."), name, target
+
+
+@pytest.mark.parametrize(("group", "name", "target"), list(declared()))
+def test_an_entry_point_loads(group: str, name: str, target: str) -> None:
+    module, attribute = target.split(":")
+    assert find(group, name).obj is getattr(importlib.import_module(module), attribute)
+
+
+@pytest.mark.parametrize(("group", "name", "target"), list(declared()))
+def test_the_registry_lists_it(group: str, name: str, target: str) -> None:
+    assert group in GROUPS
+    ours = [entry for entry in installed(group) if entry.name == name]
+    assert [entry.distribution for entry in ours] == ["interlock"]
+
+
+def test_every_policy_is_registered() -> None:
+    registered = {target for group, _, target in declared() if group == "policies"}
+    found = set()
+    for path in (ROOT / "policies").glob("[!_]*.py"):
+        module = importlib.import_module(f"interlock.policies.{path.stem}")
+        for name, value in vars(module).items():
+            own = inspect.isclass(value) and value.__module__ == module.__name__
+            if own and issubclass(value, Policy) and not name.startswith("_"):
+                found.add(f"{module.__name__}:{name}")
+    assert found == registered
+
+
+def test_the_command_is_installed() -> None:
+    module, attribute = pyproject()["project"]["scripts"]["interlock"].split(":")
+    assert callable(getattr(importlib.import_module(module), attribute))
