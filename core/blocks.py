@@ -27,7 +27,8 @@ class PrefixHash:
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
-        self._place = splitmix64(np.arange(1, block_size + 1, dtype=np.uint64)) | np.uint64(1)
+        # From another stream than token ids are mixed with: else a permutation and its inverse would collide.
+        self._place = splitmix64(splitmix64(np.arange(block_size, dtype=np.uint64) + np.uint64(1 << 40))) | np.uint64(1)
 
     def digests(self, blocks: np.ndarray) -> np.ndarray:
         """Digest of each block of token ids. blocks: int, shape (n, block_size). Returns uint64, shape (n,)."""

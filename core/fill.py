@@ -58,10 +58,14 @@ class Room:
         """What the candidate would run with the tokens that are left, and the blocks it needs for that."""
         table, state = self.state.table, self.state
         hits = state.hits(row)
-        runs = bool(self.draft.limits.group[table.work[row]])
+        runs = self.would_run(row)
         pending = int(state.pending(row)) - len(hits) * state.pool.block_size
         tokens = self.budget.offer(row, self._wanted(row, pending)) if runs else 0
         return Size(hits, tokens, state.admission_need(row, hits, tokens), runs)
+
+    def would_run(self, row: int) -> bool:
+        """Whether the candidate's work is in the chosen group."""
+        return bool(self.draft.limits.group[self.state.table.work[row]])
 
     def _wanted(self, row: int, pending: int) -> int:
         limits = self.draft.limits
@@ -240,11 +244,11 @@ class Fill:
             reasons[row] = stopped
         elif room.slots < 1:
             self._end(Reason("slot"))
+        elif room.budget.left < 1 and room.would_run(row):
+            self._end(Reason("tokens"))  # before anything is looked up for it
         else:
             size = room.size(row)
-            if size.runs and room.budget.left < 1:
-                self._end(Reason("tokens"))
-            elif size.runs and size.tokens < 1:
+            if size.runs and size.tokens < 1:
                 reasons[row] = Reason("limit")
             elif size.blocks > room.free_blocks:
                 self._blocked(row)

@@ -97,7 +97,7 @@ class Proposal:
             column = self._view._column_named(key.lstrip("-"))
             if column is None:
                 raise self._wrong(f"no column is called {key!r}{nearest(key.lstrip('-'), self._view._column_names())}")
-            key = -column.astype(np.float64) if key.startswith("-") else column
+            key = -column.astype(np.int64 if column.dtype.kind in "iu" else np.float64) if key.startswith("-") else column
         array = self._sized(key, "key")
         if array.dtype.kind not in "biuf":
             raise self._wrong(f"a key is an array of numbers, not of {array.dtype}")

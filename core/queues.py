@@ -15,11 +15,11 @@ class OrderedRows:
     """
 
     def __init__(self, rows: np.ndarray = _EMPTY, keys: np.ndarray | None = None, ties: np.ndarray | None = None) -> None:
-        keys = np.zeros(len(rows)) if keys is None else keys
+        keys = np.zeros(len(rows), np.int64) if keys is None else keys
         ties = np.zeros(len(rows), np.int64) if ties is None else ties
         order = np.lexsort((ties, keys))
         size = max(64, 2 * len(rows))
-        self._rows, self._keys, self._ties = np.empty(size, np.intp), np.empty(size), np.empty(size, np.int64)
+        self._rows, self._keys, self._ties = np.empty(size, np.intp), np.empty(size, keys.dtype), np.empty(size, np.int64)
         self._head, self._tail = 0, len(rows)
         for buffer, values in ((self._rows, rows), (self._keys, keys), (self._ties, ties)):
             buffer[: len(rows)] = values[order]
@@ -32,7 +32,7 @@ class OrderedRows:
         """The rows in order. Valid until the next change; not to be written."""
         return self._rows[self._head : self._tail]
 
-    def add(self, row: int, key: float, tie: int) -> None:
+    def add(self, row: int, key: int | float, tie: int) -> None:
         """Insert one row."""
         at = self._find(key, tie)
         if at == self._tail:
@@ -50,7 +50,7 @@ class OrderedRows:
         self._tail += 1
         self._put(at, row, key, tie)
 
-    def remove(self, row: int, key: float, tie: int) -> None:
+    def remove(self, row: int, key: int | float, tie: int) -> None:
         """Take out one row, which is there under this key and tie."""
         at = self._find(key, tie)
         if at >= self._tail or self._rows[at] != row:
@@ -62,17 +62,17 @@ class OrderedRows:
             buffer[at : self._tail - 1] = buffer[at + 1 : self._tail].copy()
         self._tail -= 1
 
-    def before(self, key: float, tie: int) -> np.ndarray:
+    def before(self, key: int | float, tie: int) -> np.ndarray:
         """The rows in front of (key, tie)."""
         return self._rows[self._head : self._find(key, tie)]
 
-    def _find(self, key: float, tie: int) -> int:
+    def _find(self, key: int | float, tie: int) -> int:
         keys = self._keys[self._head : self._tail]
         low, high = int(np.searchsorted(keys, key, "left")), int(np.searchsorted(keys, key, "right"))
         ties = self._ties[self._head + low : self._head + high]
         return self._head + low + int(np.searchsorted(ties, tie, "left"))
 
-    def _put(self, at: int, row: int, key: float, tie: int) -> None:
+    def _put(self, at: int, row: int, key: int | float, tie: int) -> None:
         self._rows[at], self._keys[at], self._ties[at] = row, key, tie
 
     def _reserve(self, count: int) -> None:
@@ -110,19 +110,19 @@ class WaitingQueue:
         """
         if spec not in self._indexes:
             rows = self.rows.copy()
-            self._indexes[spec] = OrderedRows(rows, keys[rows].astype(np.float64), numbers[rows])
+            self._indexes[spec] = OrderedRows(rows, keys[rows], numbers[rows])
         return self._indexes[spec].rows
 
-    def add(self, row: int, number: int, key_of: dict[str, float]) -> None:
+    def add(self, row: int, number: int, key_of: dict[str, int | float]) -> None:
         """A row waits. `key_of` gives its key for each order in `specs`."""
-        self._arrival.add(row, 0.0, number)
+        self._arrival.add(row, 0, number)
         for spec, index in self._indexes.items():
             index.add(row, key_of[spec], number)
         self.version += 1
 
-    def remove(self, row: int, number: int, key_of: dict[str, float]) -> None:
+    def remove(self, row: int, number: int, key_of: dict[str, int | float]) -> None:
         """A row no longer waits."""
-        self._arrival.remove(row, 0.0, number)
+        self._arrival.remove(row, 0, number)
         for spec, index in self._indexes.items():
             index.remove(row, key_of[spec], number)
         self.version += 1
@@ -134,4 +134,4 @@ class WaitingQueue:
 
     def earlier(self, number: int) -> np.ndarray:
         """Waiting rows that arrived before request `number`."""
-        return self._arrival.before(0.0, number)
+        return self._arrival.before(0, number)

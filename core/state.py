@@ -112,15 +112,14 @@ class State:
         """The table-long key that a column's name stands for."""
         name = spec.lstrip("-")
         column = getattr(self.table, SECONDS.get(name, name))
-        return np.asarray(-column.astype(np.float64) if spec.startswith("-") else column)
+        return np.asarray(-column if spec.startswith("-") else column)
 
-    def _order_keys(self, row: int) -> dict[str, float]:
-        return {spec: float(self.order_key_at(spec, row)) for spec in self.waiting.specs}
+    def _order_keys(self, row: int) -> dict[str, int | float]:
+        return {spec: self._order_key_at(spec, row) for spec in self.waiting.specs}
 
-    def order_key_at(self, spec: str, row: int) -> float:
-        """One entry of `order_key`."""
+    def _order_key_at(self, spec: str, row: int) -> int | float:
         name = spec.lstrip("-")
-        value = float(getattr(self.table, SECONDS.get(name, name))[row])
+        value: int | float = getattr(self.table, SECONDS.get(name, name))[row].item()
         return -value if spec.startswith("-") else value
 
     def enqueue(self, row: int) -> None:

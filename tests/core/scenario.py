@@ -23,10 +23,12 @@ URGENT = ({"priority": {"preempt": "recompute"}}, "mixed")
 _POISON = np.uint64(0xDEAD)
 
 
-def R(arrival: float, prompt: int | Sequence[int], output: int, priority: int = 0, **more: Any) -> dict[str, Any]:  # noqa: N802
-    """A request that ends by length after `output` tokens. With `output=n` in `more` the model ends by itself there."""
-    entry = {"arrival": float(arrival), "prompt": prompt, "max_tokens": output, "priority": priority, **more}
-    return entry if "output" in more else {"ignore_eos": True, **entry}
+def R(  # noqa: N802
+    arrival: float, prompt: int | Sequence[int], output: int, priority: int = 0, says: int | None = None, **more: Any
+) -> dict[str, Any]:
+    """A request that ends by length after `output` tokens; with `says`, the model ends by itself after so many."""
+    own: dict[str, Any] = {"ignore_eos": True} if says is None else {"output": says}
+    return {"arrival": float(arrival), "prompt": prompt, "max_tokens": output, "priority": priority, **own, **more}
 
 
 # -- an executor that checks

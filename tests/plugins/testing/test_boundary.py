@@ -193,6 +193,15 @@ def test_the_engine_goes_on_from_there() -> None:
     assert {each.request_id: len(each.output_ids) for each in outcomes} == {"a": 3, "b": 2}
 
 
+def test_a_boundary_in_which_nobody_runs_is_told_too() -> None:
+    class Nobody(Policy):
+        def admit(self, offer: Offer, view: View) -> None:
+            offer.limit(0)
+
+    turn = boundary(waiting=[{"id": "a", "prompt": 10}], stack=Nobody)
+    assert turn.batch == [] and turn.admitted == [] and set(turn.waits) == {"a"}
+
+
 def test_what_the_boundary_raises_is_raised() -> None:
     class Wrong(Policy):
         def admit(self, offer: Offer, view: View) -> None:
