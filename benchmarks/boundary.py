@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from interlock.core import Batch, BatchResult, Capabilities, Engine, EngineConfig, ExecutorConfig, Request, SamplingParams, Ticket
-from interlock.core.executor import Capability
+from interlock.core import Batch, BatchResult, Capabilities, Engine, EngineConfig, ExecutorConfig, PreemptMode, Request, SamplingParams, Ticket
+from interlock.core.executor import Capability, Copy
 from interlock.plugins.run.recorder import Recorder
 
 
@@ -58,10 +58,10 @@ class Instant:
             return self._tokens
         return np.where(batch.samples, 7, -1).astype(np.int32)[None]
 
-    def suspend(self, rows: np.ndarray, drop: np.ndarray) -> None:
+    def suspend(self, rows: np.ndarray, modes: Sequence[PreemptMode], copies: Sequence[Copy]) -> None:
         """Nothing is kept."""
 
-    def resume(self, rows: np.ndarray) -> None:
+    def resume(self, rows: np.ndarray, copies: Sequence[Copy]) -> None:
         """Nothing is kept."""
 
     def forget(self, rows: np.ndarray) -> None:

@@ -1,7 +1,7 @@
 """The engine: state, boundary, hooks, rules. Knows no policy, no executor, no model."""
 
 from interlock.core.batch import Batch, BatchResult, Ticket
-from interlock.core.config import EngineConfig
+from interlock.core.config import EngineConfig, EngineSection
 from interlock.core.engine import Engine
 from interlock.core.errors import (
     ConfigError,
@@ -12,7 +12,7 @@ from interlock.core.errors import (
     MissingExtra,
     PolicyViolation,
 )
-from interlock.core.executor import Capabilities, Capability, Executor, ExecutorConfig
+from interlock.core.executor import Capabilities, Capability, Copy, Executor, ExecutorConfig
 from interlock.core.handle import Handle
 from interlock.core.policy import Policy, PolicyOptions, column
 from interlock.core.proposals import Demand, DemandKind, Offer, Plan, Retention, Victims
@@ -35,10 +35,12 @@ __all__ = [
     "Capabilities",
     "Capability",
     "ConfigError",
+    "Copy",
     "Demand",
     "DemandKind",
     "Engine",
     "EngineConfig",
+    "EngineSection",
     "Executor",
     "ExecutorConfig",
     "ExecutorError",
@@ -66,6 +68,5 @@ __all__ = [
     "Victims",
     "View",
     "WorkKey",
-    "BatchResult",
     "column",
 ]

@@ -7,6 +7,7 @@ import numpy as np
 from interlock.core.batch import Batch, BatchResult
 from interlock.core.errors import ExecutorError
 from interlock.core.lifecycle import Lifecycle
+from interlock.core.looped import advance
 from interlock.core.record import Collected
 from interlock.core.request import FinishReason, RequestStatus
 from interlock.core.settled import Settled
@@ -14,7 +15,7 @@ from interlock.core.stack import Stack
 from interlock.core.state import State
 from interlock.core.stretch import settle_runs
 from interlock.core.view import View
-from interlock.core.work import WorkKey
+from interlock.core.work import Operation, WorkKey
 
 _NO_STOP, _EOS, _ONE_BY_ONE = 0, 1, 2
 
@@ -47,8 +48,11 @@ class Collector:
         every = bool(live.all())
         self.dropped += 0 if every else int((~live).sum())
         keep = slice(None) if every else live
+        computed = batch.tokens[keep] * result.runs
         if settled is not None and every:
             ended = self._advance_again(batch, result, settled)
+        elif self.state.loops > 1:
+            computed, ended = self._advance_looped(batch, result, keep)
         else:
             ended = self._advance(batch, result, keep)
         for row, reason in ended:
@@ -58,7 +62,7 @@ class Collector:
         self.lifecycle.record.collected.append(Collected(batch, result, delivered, numbers))
         if self.stack.implements("on_result"):
             emitted = np.where(batch.samples[keep], result.runs, 0)
-            self.stack.tell("on_result", batch.rows[keep], batch.tokens[keep] * result.runs, emitted, self.view)
+            self.stack.tell("on_result", batch.rows[keep], computed, emitted, self.view)
         if ended and self.stack.implements("on_finished"):
             self.stack.tell("on_finished", np.array([row for row, _ in ended], np.intp), self.view)
 
@@ -80,8 +84,27 @@ class Collector:
         prompts = bool(batch.is_prompt.any())
         if prompts:
             self._count_recomputed(batch, keep)
-        samples = batch.samples[keep]
-        tokens = result.tokens[:, keep]
+        return self._emit(batch, result, keep, WorkKey.DECODE_ATOMIC if prompts else None)
+
+    def _advance_looped(
+        self, batch: Batch, result: BatchResult, keep: slice | np.ndarray
+    ) -> tuple[np.ndarray, list[tuple[int, FinishReason]]]:
+        """As `_advance`, on a looped model. Returns tokens newly valid, too."""
+        self.state.table.ready[batch.rows[keep]] = self.state.ready_stamps(len(batch.rows[keep]))
+        if batch.operation in (Operation.FORWARD, Operation.PRELUDE):
+            self._count_recomputed(batch, keep)
+        computed = advance(self.state, batch, result, keep)
+        if batch.operation is not Operation.CODA:
+            return computed, []
+        return computed, self._emit(batch, result, keep, WorkKey.DECODE_PRELUDE)
+
+    def _emit(
+        self, batch: Batch, result: BatchResult, keep: slice | np.ndarray, work: WorkKey | None
+    ) -> list[tuple[int, FinishReason]]:
+        """Append what was sampled; `work` is what is pending for these rows now, None where it stays."""
+        table, runs = self.state.table, result.runs
+        rows, end = batch.rows[keep], (batch.start + batch.tokens)[keep]
+        samples, tokens = batch.samples[keep], result.tokens[:, keep]
         if not samples.all():
             rows, end, tokens = rows[samples], end[samples], tokens[:, samples]
         if not len(rows):
@@ -96,8 +119,8 @@ class Collector:
         emitted = table.emitted[rows] + runs
         table.emitted[rows] = emitted
         table.last_token_ns[rows] = result.ends_ns[-1]
-        if prompts:
-            table.work[rows] = WorkKey.DECODE_ATOMIC
+        if work is not None:
+            table.work[rows] = work
             first = rows[table.first_token_ns[rows] < 0]
             table.first_token_ns[first] = result.ends_ns[0]
         return self._ended(rows, tokens, emitted)

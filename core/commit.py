@@ -73,6 +73,13 @@ class Committer:
     def _batch(self, operation: Operation, rows: np.ndarray, tokens: np.ndarray) -> Batch:
         state, table = self.state, self.state.table
         start = table.computed[rows]
+        work = table.work[rows]
+        if operation is Operation.CODA:
+            start = start - 1  # the hidden row of the last computed position
+        if state.loops == 1:
+            samples = start + tokens == table.prompt_tokens[rows] + table.emitted[rows]
+        else:
+            samples = np.full(len(rows), operation is Operation.CODA)
         table.in_flight[rows] += 1
         return Batch(
             step=state.step,
@@ -81,10 +88,10 @@ class Committer:
             rows=rows,
             versions=table.version[rows],
             numbers=table.number[rows],
-            work=table.work[rows],
+            work=work,
             start=start,
             tokens=tokens,
-            samples=start + tokens == table.prompt_tokens[rows] + table.emitted[rows],
+            samples=samples,
             loop=table.loop[rows],
             holders=table.holder[rows],
             block_table=state.pool.table,

@@ -20,11 +20,12 @@ _NO_COUNTS = np.empty(0, np.int64)
 
 
 class Victim(NamedTuple):
-    """A row that gives way."""
+    """A row that gives way. One that has yielded before is `resident`: it gives only its blocks."""
 
     row: int
     mode: PreemptMode
     demand: DemandKind
+    resident: bool = False
 
 
 class Entrant(NamedTuple):
@@ -62,29 +63,55 @@ class Limits:
         self.caps, self.dropped, self.parts = plan.caps, plan.dropped, plan.parts
         self.group = np.zeros(len(WorkKey), bool)  # by work key; NONE is the last
         self.group[list(group)] = True
+        if state.rescued is not None:
+            self._free(state.rescued, limits.max_num_batched_tokens)
+        self.whole = WorkKey.PROMPT_RECURRENT in group  # a chunk between its loops runs whole or not at all
+
+    def _free(self, row: int, budget: int) -> None:
+        """No restriction holds for the row that is being rescued."""
+        self.total = budget
+        if self.caps is not None:
+            self.caps = self.caps.copy()
+            self.caps[row] = _LARGE
+        if self.dropped is not None:
+            self.dropped = self.dropped.copy()
+            self.dropped[row] = False
+        self.parts = tuple((mask & (np.arange(len(mask)) != row), limit) for mask, limit in self.parts)
+
+    def tokens(self, rows: np.ndarray, pending: np.ndarray, total: int) -> np.ndarray:
+        """What each row runs when they are served in this order out of `total`."""
+        if self.whole:
+            return self._share_one_by_one(rows, self.wanted(rows, pending), total, pending)
+        return self.share(rows, self.wanted(rows, pending), total)
 
     def wanted(self, rows: np.ndarray, pending: np.ndarray) -> np.ndarray:
         """What each row may run, the budget apart."""
+        if self.whole:
+            return pending if self.caps is None else np.where(self.caps[rows] < pending, 0, pending)
         tokens = np.minimum(pending, self.threshold) if self.threshold != _LARGE else pending
         return tokens if self.caps is None else np.minimum(tokens, self.caps[rows])
 
     def share(self, rows: np.ndarray, tokens: np.ndarray, total: int) -> np.ndarray:
         """What each row runs when they are served in this order out of `total` and the parts."""
         if len(self.parts) > 1:
-            return self._share_one_by_one(rows, tokens, total)
+            return self._share_one_by_one(rows, tokens, total, None)
         for mask, limit in self.parts:
             inside = mask[rows]
             tokens = tokens.copy()
             tokens[inside] = _within(tokens[inside], limit)
         return _within(tokens, total)
 
-    def _share_one_by_one(self, rows: np.ndarray, tokens: np.ndarray, total: int) -> np.ndarray:
-        """Parts may overlap, so each row is served in turn."""
+    def _share_one_by_one(
+        self, rows: np.ndarray, tokens: np.ndarray, total: int, whole: np.ndarray | None
+    ) -> np.ndarray:
+        """Where parts overlap or chunks are `whole`, each row is served in turn."""
         left = [limit for _, limit in self.parts]
         shared = np.zeros_like(tokens)
         for at, row in enumerate(rows.tolist()):
             mine = [number for number, (mask, _) in enumerate(self.parts) if mask[row]]
             shared[at] = min([int(tokens[at]), total, *(left[number] for number in mine)])
+            if whole is not None and shared[at] < whole[at]:
+                shared[at] = 0
             total -= int(shared[at])
             for number in mine:
                 left[number] -= int(shared[at])
@@ -133,6 +160,7 @@ class Draft:
         self.sequence: list[int] | None = None  # order of the batch where it is not the walk, then the entrants
         self.chains: list[tuple[np.ndarray | int, np.ndarray | np.uint64]] = []  # (holders, chain after this batch)
         self.published: list[np.ndarray] = []  # blocks that this batch fills
+        self.host_left = state.host_free
         self.passed: dict[int, int] = {}  # rows passed over for want of blocks -> later candidates that entered
         self.reasons: dict[int, Reason] = {}  # of candidates that were looked at and did not enter
         self.rest = Reason("order")  # of the others
@@ -165,8 +193,7 @@ class Draft:
             inside &= ~limits.dropped[rows]
         if not inside.all():
             rows = rows[inside]
-        tokens = limits.share(rows, limits.wanted(rows, self.state.pending(rows)), budget)
-        return self.walk_of(rows, tokens)
+        return self.walk_of(rows, limits.tokens(rows, self.state.pending(rows), budget))
 
     def walk_of(self, rows: np.ndarray, tokens: np.ndarray) -> Walk:
         """The walk in which these rows run these tokens; rows without tokens fall out."""
@@ -174,7 +201,7 @@ class Draft:
         if len(tokens) and not tokens.all():
             some = tokens > 0
             rows, tokens = rows[some], tokens[some]
-        blocks = (table.computed[rows] + tokens + (size - 1)) // size - table.blocks[rows]
+        blocks = (self.state.slots_for(rows, tokens) + (size - 1)) // size - table.blocks[rows]
         return Walk(rows, tokens, np.maximum(blocks, 0, out=blocks))
 
     def held_back(self, active: np.ndarray) -> np.ndarray:

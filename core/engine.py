@@ -17,8 +17,8 @@ from interlock.core.clock import Clock, VirtualClock, WallClock
 from interlock.core.collector import Collector
 from interlock.core.commit import Committer
 from interlock.core.config import EngineConfig
-from interlock.core.draft import Draft, Reason
-from interlock.core.errors import ConfigError, ExecutorError, InterlockError, LivelockError
+from interlock.core.draft import Draft
+from interlock.core.errors import ConfigError
 from interlock.core.executor import Capability, Executor, ExecutorConfig
 from interlock.core.feed import Arrival, Feed
 from interlock.core.handle import Handle
@@ -26,6 +26,7 @@ from interlock.core.ingest import Ingest, NoFeed
 from interlock.core.lifecycle import Lifecycle
 from interlock.core.planner import Planner
 from interlock.core.policy import Policy
+from interlock.core.progress import Progress
 from interlock.core.record import BoundaryRecord, Counts
 from interlock.core.request import FinishReason, Request
 from interlock.core.rules import Broken, check, check_again
@@ -57,7 +58,7 @@ class Engine:
         limits = config.engine
         self.config, self.executor = config, executor
         _refuse_what_is_missing(config, policies, executor)
-        self.state = State(limits, config.kv, _num_blocks(config, executor))
+        self.state = State(limits, config.kv, _num_blocks(config, executor), executor.capabilities.loops)
         self.stack = Stack(policies, observers, repair=limits.on_violation == "repair", warn_s=limits.hook_warn_s)
         self.stack.attach(self.state.table)
         self.view = View(self.state)
@@ -72,7 +73,8 @@ class Engine:
         features = executor.capabilities.features
         self.clock: Clock = VirtualClock() if Capability.VIRTUAL_TIME in features else WallClock()
         self.stretches = Stretches(self.state, self.stack, limits.max_repeat if Capability.STRETCH in features else 1)
-        self.stats = Stats(self.stack)
+        self.stats = Stats(self.stack, self.lifecycle)
+        self.progress = Progress(self.state, self.stats, repair=self.stack.repair)
         if Capability.STEP_COST in features:
             self.state.step_s = executor.step_s
         self._published: dict[int, list[np.ndarray]] = {}  # by ticket: blocks that it fills
@@ -150,13 +152,14 @@ class Engine:
         self._collect(results)
         self.ingest.run()
         self._retire()
-        draft = self._plan()
+        draft = self._plan_with_progress()
         batch = self._commit(draft)
         record.counts = self._counts(draft)
         if draft is None or draft.settled is None:
             self.waits.note(record, draft, self.planner)
         self._submit(batch, draft)
         record.batch = batch
+        self.progress.note(record)
         record.host_ns = time.perf_counter_ns() - started
         self.stats.note(record)
         self.stack.observe("on_boundary", record)
@@ -184,6 +187,7 @@ class Engine:
             else:
                 self.collector.apply(result, self._settled_as(result.ticket.batch))
         self.state.tickets = list(self._tickets.values())
+        self.progress.collected(self.lifecycle.record.collected)
 
     def _settled_as(self, batch: Batch) -> Settled | None:
         """The decision that this batch repeats, if its dense arrays are kept."""
@@ -203,6 +207,23 @@ class Engine:
                 self.executor.forget(np.array(self.lifecycle.retired, np.intp))
                 self.lifecycle.retired = []
 
+    def _plan_with_progress(self) -> Draft | None:
+        """The plan, after a rescue where progress needs force."""
+        if self.progress.overdue():
+            self.progress.rescue(f"nothing was banked in {self.config.engine.progress_window} boundaries and more")
+        draft = self._plan()
+        while draft is None and self._stalled():
+            self.progress.rescue("no batch forms and nothing is in flight")
+            draft = self._plan()
+        return draft
+
+    def _stalled(self) -> bool:
+        """Whether somebody could run and nobody will. A hold that ends at a time is no stall; rejections are progress."""
+        state = self.state
+        if self._tickets or self.planner.rejected or not np.isinf(self.planner.hold_until_s):
+            return False
+        return len(state.waiting) > 0 or len(state.active) > 0
+
     def _plan(self) -> Draft | None:
         """A draft that keeps the rules, its blocks taken; under `repair`, rows that break one leave it."""
         excluded: frozenset[int] = frozenset()
@@ -221,6 +242,7 @@ class Engine:
                 if not self.stack.repair or set(broken.rows) <= excluded:
                     raise
                 self.stack.count(broken)
+                self.stats.rescues["repaired"] += 1
                 excluded |= set(broken.rows)
             except BaseException:
                 self.state.pool.undo()
@@ -238,12 +260,25 @@ class Engine:
         rows, tokens = draft.batch()
         steady = not ended and self.stretches.steady(draft, rows)
         batch = self.committer.commit(draft, rows, tokens)
+        self._move_kv(draft)
         for row, reason in ended:
             self.lifecycle.finish(row, FinishReason.REJECTED, reason)
         if not steady:
             return batch
         self.planner.settled = Settled(self.state, draft, batch)
         return self._stretched(batch)
+
+    def _move_kv(self, draft: Draft) -> None:
+        """Tell the executor who gave way and who is back, with the copies that this takes."""
+        lifecycle, table = self.lifecycle, self.state.table
+        if draft.victims:
+            rows = np.array([victim.row for victim in draft.victims], np.intp)
+            self.executor.suspend(rows, [victim.mode for victim in draft.victims], lifecycle.copies_out)
+            lifecycle.copies_out = []
+        back = [entrant.row for entrant in draft.entrants if table.preemptions[entrant.row]]
+        if back:
+            self.executor.resume(np.array(back, np.intp), lifecycle.copies_in)
+            lifecycle.copies_in = []
 
     def _stretched(self, batch: Batch) -> Batch:
         """The batch of a decision that holds, to be run as often as it does."""
@@ -304,23 +339,11 @@ class Engine:
         if times:
             self.clock.wait_until(max(min(times), state.now_ns), self.ingest.news)
             return True
-        if len(state.waiting) or len(state.active):
-            raise LivelockError(self._stuck())
-        return False
+        return bool(self.planner.rejected)
 
     def _hold_ends_ns(self) -> int | None:
         held = self.planner.hold_until_s
         return None if np.isinf(held) else int(np.ceil(held * 1e9))
-
-    def _stuck(self) -> str:
-        state = self.state
-        row = int(state.waiting.rows[0]) if len(state.waiting) else int(state.active[0])
-        reason: Reason = self.planner.reasons.get(row, Reason("order"))
-        return (
-            f"step {state.step}: no batch forms, nothing is in flight and nothing will arrive, but {len(state.waiting)} "
-            f"requests wait and {len(state.active)} are active; the oldest is {state.entries[row].request.id!r} ({reason.what}"
-            f"{' by ' + reason.by if reason.by else ''})"
-        )
 
     # -- handles
 
@@ -372,13 +395,15 @@ def _refuse_what_is_missing(config: EngineConfig, policies: Sequence[Policy], ex
             )
     if config.engine.pipeline_depth != 1:
         raise ConfigError(f"{config.origin}: engine.pipeline_depth: found {config.engine.pipeline_depth}, allowed: 1")
-    if config.engine.prompt != "atomic":
-        raise ConfigError(f"{config.origin}: engine.prompt: found {config.engine.prompt!r}, allowed: atomic")
+    if config.engine.prompt == "split" and capabilities.loops == 1:
+        raise ConfigError(f"{config.origin}: engine.prompt: found 'split', allowed: atomic, since the model is not looped")
+    for policy in policies:
+        why = policy.refuses(config.engine, capabilities)
+        if why is not None:
+            raise ConfigError(f"{config.origin}: policy {policy.name!r}: {why}")
     longest = capabilities.max_model_len
     if longest is not None and config.engine.max_model_len > longest:
         raise ConfigError(
             f"{config.origin}: engine.max_model_len: found {config.engine.max_model_len}, allowed: at most {longest}, the model's own"
         )
 
-
-__all__ = ["Engine", "InterlockError", "ExecutorError"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from interlock.core.batch import Batch, BatchResult, Ticket
 from interlock.core.work import WorkKey
 
 if TYPE_CHECKING:
-    from interlock.core.request import Request
+    from interlock.core.request import PreemptMode, Request
 
 
 class Capability(StrEnum):
@@ -61,6 +61,14 @@ class ExecutorConfig:
     extra: dict[str, object] = field(default_factory=dict)
 
 
+class Copy(NamedTuple):
+    """KV blocks of one row that move between device and host, pairwise. int32 and int64 arrays of equal length."""
+
+    row: int
+    device: np.ndarray
+    host: np.ndarray
+
+
 class Executor(Protocol):
     """A backend. The engine calls it from one thread.
 
@@ -85,12 +93,17 @@ class Executor(Protocol):
         """Results of finished tickets, each handed out once. With `block`, wait for at least one if any is out."""
         ...
 
-    def suspend(self, rows: np.ndarray, drop: np.ndarray) -> None:
-        """These rows gave up their slots; where `drop`, their KV too. What is needed to go on is kept until `forget`."""
+    def suspend(self, rows: np.ndarray, modes: Sequence[PreemptMode], copies: Sequence[Copy]) -> None:
+        """These rows gave way. YIELD keeps their KV where it is, OFFLOAD copies it to the host, RECOMPUTE drops it.
+
+        What else is needed to go on (carried rows, random state) is kept until `forget`, but for RECOMPUTE, where only
+        the random state is. The copies' device blocks may be written by the next batch: copy before it runs. A row that
+        yielded before may be named again when its blocks are reclaimed.
+        """
         ...
 
-    def resume(self, rows: np.ndarray) -> None:
-        """These suspended rows have slots again."""
+    def resume(self, rows: np.ndarray, copies: Sequence[Copy]) -> None:
+        """These suspended rows have slots again; copy back before the next batch runs."""
         ...
 
     def forget(self, rows: np.ndarray) -> None:

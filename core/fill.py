@@ -9,7 +9,7 @@ import numpy as np
 from interlock.core.draft import Budget, Draft, Entrant, Reason
 from interlock.core.proposals import Limit
 from interlock.core.state import State
-from interlock.core.work import IS_PROMPT
+from interlock.core.work import IS_PROMPT, WorkKey
 
 
 class Size(NamedTuple):
@@ -43,6 +43,8 @@ class Room:
 
     def stopped(self, row: int) -> Reason | None:
         """Why this candidate is passed over whatever room there is: dropped, or at a limit of the offer."""
+        if row == self.state.rescued:
+            return None
         if self.draft.limits.dropped is not None and self.draft.limits.dropped[row]:
             return Reason("held")
         pending = int(self.state.pending(row))
@@ -59,18 +61,19 @@ class Room:
         table, state = self.state.table, self.state
         hits = state.hits(row)
         runs = self.would_run(row)
-        pending = int(state.pending(row)) - len(hits) * state.pool.block_size
-        tokens = self.budget.offer(row, self._wanted(row, pending)) if runs else 0
+        tokens = self._would_run_now(row, state.left_to_run(row, hits)) if runs else 0
         return Size(hits, tokens, state.admission_need(row, hits, tokens), runs)
 
     def would_run(self, row: int) -> bool:
         """Whether the candidate's work is in the chosen group."""
         return bool(self.draft.limits.group[self.state.table.work[row]])
 
-    def _wanted(self, row: int, pending: int) -> int:
+    def _would_run_now(self, row: int, pending: int) -> int:
+        """What the row would run now; a chunk between its loops whole or not at all."""
         limits = self.draft.limits
         cap = pending if limits.caps is None else int(limits.caps[row])
-        return min(pending, limits.threshold, cap)
+        tokens = self.budget.offer(row, min(pending, cap) if limits.whole else min(pending, limits.threshold, cap))
+        return 0 if limits.whole and tokens < pending else tokens
 
     def fits(self, size: Size) -> bool:
         """Whether slot, tokens and blocks are all there."""
@@ -116,7 +119,23 @@ def settle(draft: Draft) -> None:
             first = np.repeat(table.blocks[rows] - np.cumsum(counts) + counts, counts)
             pool.table[np.repeat(table.holder[rows], counts), first + np.arange(total)] = taken
     if state.kv.enable_prefix_caching:
-        _publish_walk(draft)
+        if state.loops > 1:
+            _publish_looped(draft)
+        else:
+            _publish_walk(draft)
+
+
+def _publish_looped(draft: Draft) -> None:
+    """On looped models a prompt's blocks are published when the last loop of their tokens is planned."""
+    state, walk = draft.state, draft.walk
+    table, size = state.table, state.pool.block_size
+    work = table.work[walk.rows]
+    last = (work == WorkKey.PROMPT_RECURRENT) & (table.loop[walk.rows] == state.loops - 1)
+    for at in np.flatnonzero(last | (work == WorkKey.PROMPT_ATOMIC)).tolist():
+        row, start = int(walk.rows[at]), int(table.computed[walk.rows[at]])
+        first, end = start // size, (start + int(walk.tokens[at])) // size
+        if end > first:
+            _publish_prompt(draft, row, int(table.holder[row]), first, end)
 
 
 def _publish_walk(draft: Draft) -> None:
@@ -173,35 +192,36 @@ def enter(draft: Draft, row: int, size: Size, tokens: int) -> None:
     if holder < 0:
         holder = pool.holder()
         state.room_for_holder(holder)
-    shared = len(size.hits)
+    shared, kept = len(size.hits), int(table.blocks[row]) or int(table.host[row])
     held = int(table.blocks[row]) or shared
-    start = int(table.computed[row]) if table.blocks[row] else shared * pool.block_size
-    fresh = max(-(-(start + tokens) // pool.block_size) - held, 0)
+    start = int(table.computed[row]) if kept else shared * pool.block_size
+    after = int(state.slots_for(row, tokens)) if kept else start + tokens
+    fresh = max(-(-after // pool.block_size), kept) - held
     if shared:
         pool.share(size.hits)
         pool.table[holder, :shared] = size.hits
     if fresh:
         pool.table[holder, held : held + fresh] = pool.take(fresh)
     draft.entrants.append(Entrant(row, holder, size.hits, fresh, tokens))
-    if not state.kv.enable_prefix_caching:
-        return
-    first, end = start // pool.block_size, (start + tokens) // pool.block_size
-    if shared and not tokens:
+    if state.kv.enable_prefix_caching:
+        _publish_entrant(draft, row, holder, start, tokens, fresh_start=not kept)
+
+
+def _publish_entrant(draft: Draft, row: int, holder: int, start: int, tokens: int, *, fresh_start: bool) -> None:
+    """Set the chain where the row begins, and publish what an atomic chunk of prompt fills."""
+    state = draft.state
+    size, work = state.pool.block_size, state.table.work[row]
+    first, end = start // size, (start + tokens) // size
+    if fresh_start:
         chain = state.entries[row].chain
-        assert chain is not None
-        draft.chains.append((holder, chain[shared - 1]))
-    elif end > first and IS_PROMPT[table.work[row]]:
+        draft.chains.append((holder, chain[first - 1] if first and chain is not None else np.uint64(state.salt(row))))
+    last_loop = work == WorkKey.PROMPT_RECURRENT and state.table.loop[row] == state.loops - 1
+    if end > first and (work == WorkKey.PROMPT_ATOMIC or last_loop):
         _publish_prompt(draft, row, holder, first, end)
-    elif shared:
-        _resume_chain(draft, row, holder, shared)
-    elif IS_PROMPT[table.work[row]] and not table.blocks[row]:
-        draft.chains.append((holder, np.uint64(state.salt(row))))
-
-
-def _resume_chain(draft: Draft, row: int, holder: int, blocks: int) -> None:
-    chain = draft.state.entries[row].chain
-    assert chain is not None
-    draft.chains.append((holder, chain[blocks - 1]))
+    elif end > first and work == WorkKey.DECODE_ATOMIC:
+        holders, chains, blocks = publish_decodes(state, np.array([row]), np.array([start]))
+        draft.chains.append((holders, chains))
+        draft.published.append(blocks)
 
 
 class Fill:
@@ -210,6 +230,7 @@ class Fill:
     def __init__(self, draft: Draft, room: Room) -> None:
         self.draft, self.room, self.state = draft, room, draft.state
         self.open = True  # whether candidates may still enter
+        self._reclaimed = {victim.row for victim in draft.victims}
 
     def in_order(self, offered: np.ndarray) -> None:
         """Active rows first, as they were walked, then these candidates."""
@@ -239,6 +260,8 @@ class Fill:
     def consider(self, row: int) -> None:
         """Let one candidate enter, pass it over, or end admission with it."""
         room, reasons = self.room, self.draft.reasons
+        if row in self._reclaimed:
+            return  # its blocks were taken at this boundary
         stopped = room.stopped(row)
         if stopped is not None:
             reasons[row] = stopped

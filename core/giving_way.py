@@ -7,6 +7,7 @@ import numpy as np
 from interlock.core.draft import Draft, Victim
 from interlock.core.fill import Room, Size, enter, settle
 from interlock.core.proposals import Demand, DemandKind, Victims
+from interlock.core.request import PreemptMode
 from interlock.core.stack import Stack
 from interlock.core.state import State
 from interlock.core.view import View
@@ -17,26 +18,6 @@ class GivingWay:
 
     def __init__(self, state: State, stack: Stack, view: View) -> None:
         self.state, self.stack, self.view = state, stack, view
-
-    def _ask(self, demand: Demand, active: np.ndarray, draft: Draft) -> Victims:
-        """The victims' list for one requester: holders that yielded, then active rows, latest admitted first."""
-        state = self.state
-        gone = {victim.row for victim in draft.victims}
-        yielded = np.array([row for row in state.resident if row not in gone and row != demand.row], np.intp)
-        here = np.zeros(state.table.capacity, bool)
-        here[active] = True
-        victims = Victims(np.concatenate([yielded, state.active[here[state.active]][::-1]]), self.view)
-        self.view._tokens_left = max(draft.limits.total - int(draft.walk.tokens.sum()), 0)
-        self.stack.edit("preempt", victims, demand, self.view)
-        self.view._tokens_left = None
-        return victims
-
-    def _give_back(self, row: int) -> int:
-        """The row's blocks enter the queue, last block first. Returns how many became free."""
-        pool = self.state.pool
-        before = pool.available
-        pool.give_back(self.state.held(row)[::-1])
-        return pool.available - before
 
     # -- growth
 
@@ -55,26 +36,18 @@ class GivingWay:
 
     def _victims_of_growth(self, draft: Draft, active: np.ndarray, row: int, missing: int) -> list[int]:
         """Rows up to the one with which `missing` blocks are free; the list may reach the growing row itself."""
-        victims = self._ask(Demand(row, DemandKind.GROWTH, missing), active, draft)
+        demand = Demand(row, DemandKind.GROWTH, missing)
+        victims = self._ask(demand, active, draft)
         goal = self.state.pool.available + missing
         gone: list[int] = []
         for victim in self._willing(victims, row):
             if victim != row and not self.state.blocks_only_of((victim,)):
                 continue
-            draft.victims.append(Victim(victim, victims.mode_of(victim), DemandKind.GROWTH))
-            self._give_back(victim)
+            self._reclaim(draft, victim, victims, demand.kind)
             gone.append(victim)
             if victim == row or self.state.pool.available >= goal:
                 break
         return gone
-
-    def _willing(self, victims: Victims, requester: int) -> list[int]:
-        """Victims in order without the protected ones; a growing row may always give way itself."""
-        rows = victims.rows
-        spared = self.state.protected(rows)
-        if victims.protected is not None:
-            spared |= victims.protected[rows]
-        return [int(row) for row in rows[~spared | (rows == requester)]]
 
     # -- displacement
 
@@ -84,86 +57,166 @@ class GivingWay:
         The first that cannot fit ends the pass and preempts nobody.
         """
         noted: list[tuple[int, Size]] = []
-        for row in offered[: self.state.limits.scan_limit].tolist():
-            if room.stopped(row) is not None:
+        limit = self.state.limits.scan_limit
+        for row in offered[: limit if self.state.rescued is None else max(limit, 1)].tolist():
+            if room.stopped(row) is not None or any(victim.row == row for victim in draft.victims):
                 continue
             size = room.size(row)
             if not room.fits(size):
                 enough_but_tokens = room.slots > 0 and size.blocks <= room.free_blocks
                 if enough_but_tokens and room.budget.left > 0:
                     continue  # its own cap or part of the budget stops it
-                if enough_but_tokens or not self._make_room(draft, active, room, row, size):
+                spared = frozenset(other for other, _ in noted)
+                if enough_but_tokens or not self._make_room(draft, active, room, row, size, spared):
                     break
                 size = room.size(row)
             room.take(row, size, int(size.runs))
             noted.append((row, size))
         return noted
 
-    def _make_room(self, draft: Draft, active: np.ndarray, room: Room, row: int, size: Size) -> bool:
-        """Release victims until the candidate fits; if all that may give way do not suffice, nobody does."""
-        pool, mark, before = self.state.pool, self.state.pool.mark(), len(draft.victims)
-        kind = DemandKind.SLOT if room.slots < 1 else DemandKind.ADMISSION
-        missing = max(size.blocks - room.free_blocks, 0)
+    def _make_room(
+        self, draft: Draft, active: np.ndarray, room: Room, row: int, size: Size, spared: frozenset[int]
+    ) -> bool:
+        """Take victims until the candidate fits; if all that may give way do not suffice, nobody does."""
+        mark, before = self.state.pool.mark(), (list(draft.victims), draft.host_left)
         kept = (room.slots, room.blocks, room.budget.left, dict(room.held_back))
-        victims = self._ask(Demand(row, kind, missing), active[~np.isin(active, [v.row for v in draft.victims])], draft)
+        kind = DemandKind.SLOT if room.slots < 1 else DemandKind.ADMISSION
+        demand = Demand(row, kind, max(size.blocks - room.free_blocks, 0))
+        victims = self._ask(demand, active, draft, spared)
         tokens_of = dict(zip(draft.walk.rows.tolist(), draft.walk.tokens.tolist(), strict=True))
         for victim in self._standing_below(victims, row):
-            if not self._adds(room, size, victim, tokens_of):
-                continue
-            holds_slot = bool(self.state.table.slot[victim] >= 0)
-            draft.victims.append(Victim(victim, victims.mode_of(victim), kind))
-            room.without(victim, self._give_back(victim), tokens_of.get(victim, 0), holds_slot)
+            self._take(draft, room, size, victim, victims, kind, tokens_of.get(victim, 0))
             size = room.size(row)
             if room.fits(size):
                 return True
-        pool.undo(mark)
-        del draft.victims[before:]
+        self.state.pool.undo(mark)
+        draft.victims, draft.host_left = before
         room.slots, room.blocks, room.budget.left, room.held_back = kept
         return False
 
-    def _standing_below(self, victims: Victims, requester: int) -> list[int]:
-        """Yielded holders serve anybody; active rows only one whose key comes strictly after theirs."""
-        above = victims.stands_above(requester)
-        table = self.state.table
-        return [row for row in self._willing(victims, -1) if table.slot[row] < 0 or (above is not None and above[row])]
+    def _take(
+        self, draft: Draft, room: Room, size: Size, victim: int, victims: Victims, kind: DemandKind, tokens: int
+    ) -> None:
+        """What this victim gives of what is still missing: its slot, its blocks, or nothing."""
+        holds_slot = bool(self.state.table.slot[victim] >= 0) and all(v.row != victim for v in draft.victims)
+        lacks_tokens = size.runs and room.budget.left < 1 and tokens > 0
+        if holds_slot and (room.slots < 1 or (lacks_tokens and size.blocks <= room.free_blocks)):
+            if victims.mode_of(victim) is PreemptMode.YIELD:
+                draft.victims.append(Victim(victim, PreemptMode.YIELD, kind))
+                room.without(victim, 0, tokens, slot=True)
+                holds_slot, tokens = False, 0  # if blocks are missing all the same, it turns into an offload below
+            else:
+                room.without(victim, self._reclaim(draft, victim, victims, kind), tokens, slot=True)
+                return
+        if size.blocks > room.free_blocks and self._would_free(victim, room):
+            room.without(victim, self._reclaim(draft, victim, victims, kind), tokens, slot=holds_slot)
 
-    def _adds(self, room: Room, size: Size, victim: int, tokens_of: dict[int, int]) -> bool:
-        """Whether this victim gives anything that is still missing."""
-        if room.slots < 1 and self.state.table.slot[victim] >= 0:
-            return True
-        if size.blocks > room.free_blocks:
-            return self.state.blocks_only_of((victim,)) + room.held_back.get(victim, 0) > 0
-        return room.slots > 0 and room.budget.left < 1 and tokens_of.get(victim, 0) > 0
+    def _would_free(self, victim: int, room: Room) -> bool:
+        return self.state.blocks_only_of((victim,)) + room.held_back.get(victim, 0) > 0
+
+    def _standing_below(self, victims: Victims, requester: int) -> list[int]:
+        """Yielded holders serve anybody; active rows only a requester whose key comes strictly after theirs."""
+        willing = self._willing(victims, requester)
+        if requester == self.state.rescued:
+            return willing
+        above = victims.stands_above(requester)
+        slot = self.state.table.slot
+        return [row for row in willing if row in self._holders or slot[row] < 0 or (above is not None and above[row])]
+
+    # -- both
+
+    def _ask(
+        self, demand: Demand, active: np.ndarray, draft: Draft, spared: frozenset[int] = frozenset()
+    ) -> Victims:
+        """The victims' list for one requester: holders that yielded, then active rows, latest admitted first."""
+        state = self.state
+        gone = {victim.row for victim in draft.victims if victim.mode is not PreemptMode.YIELD} | spared | {demand.row}
+        fresh = [victim.row for victim in draft.victims if victim.mode is PreemptMode.YIELD]
+        self._holders = frozenset([*state.resident, *fresh]) - gone
+        yielded = [row for row in [*state.resident, *fresh] if row in self._holders]
+        here = np.zeros(state.table.capacity, bool)
+        here[active] = True
+        here[[victim.row for victim in draft.victims]] = False
+        latest_first = state.active[here[state.active]][::-1]
+        victims = Victims(np.concatenate([np.array(yielded, np.intp), latest_first]), self.view)
+        if demand.row == state.rescued:
+            victims.reorder(self._fewest(victims.rows))
+            return victims
+        self.view._tokens_left = max(draft.limits.total - int(draft.walk.tokens.sum()), 0)
+        self.stack.edit("preempt", victims, demand, self.view)
+        self.view._tokens_left = None
+        return victims
+
+    def _fewest(self, rows: np.ndarray) -> np.ndarray:
+        """Those who would free most first, so that a rescue takes the fewest."""
+        freed = np.array([self.state.blocks_only_of((row,)) for row in rows.tolist()], np.int64)
+        return rows[np.argsort(-freed, kind="stable")]
+
+    def _willing(self, victims: Victims, requester: int) -> list[int]:
+        """Victims in order without the protected ones. A growing row may always give way itself, but comes last if it
+        is being rescued, before which nobody is spared."""
+        rows = victims.rows
+        if requester == self.state.rescued:
+            return [row for row in rows.tolist() if row != requester] + [row for row in rows.tolist() if row == requester]
+        spared = self.state.protected(rows)
+        if victims.protected is not None:
+            spared |= victims.protected[rows]
+        if self.state.rescued is not None:
+            spared |= rows == self.state.rescued
+        return [int(row) for row in rows[~spared | (rows == requester)]]
+
+    def _reclaim(self, draft: Draft, row: int, victims: Victims, kind: DemandKind) -> int:
+        """The row gives its blocks: offloaded if its mode keeps them and the host has room, else dropped.
+
+        One that has yielded, before or at this boundary, turns; that counts as no second preemption. Returns how many
+        blocks became free.
+        """
+        pool, count = self.state.pool, int(self.state.table.blocks[row])
+        turns = row in self._holders or any(victim.row == row for victim in draft.victims)
+        mode = victims.mode_of(row)
+        if turns or mode is PreemptMode.YIELD:
+            mode = PreemptMode.OFFLOAD
+        if mode is PreemptMode.OFFLOAD and not count <= draft.host_left:
+            mode = PreemptMode.RECOMPUTE
+        if mode is PreemptMode.OFFLOAD:
+            draft.host_left -= count
+        before = pool.available
+        pool.give_back(self.state.held(row)[::-1])
+        draft.victims = [victim for victim in draft.victims if victim.row != row]
+        draft.victims.append(Victim(row, mode, kind, resident=row in self.state.resident))
+        return pool.available - before
+
+    # -- after a displacement
 
     def seat(self, draft: Draft, order: np.ndarray, noted: list[tuple[int, Size]]) -> None:
-        """After a displacement: the noted rows enter with one token at least, the rest goes by the plan's order."""
+        """The noted rows enter with one token at least, the rest goes by the plan's order, and no other row enters."""
         gone = {victim.row for victim in draft.victims}
         sizes = dict(noted)
-        sequence = np.array([row for row in order.tolist() if row not in gone and (self._takes_part(row) or row in sizes)], np.intp)
-        tokens = self._shared(draft, sequence, sizes)
+        slot = self.state.table.slot
+        sequence = [row for row in order.tolist() if row in sizes or (slot[row] >= 0 and row not in gone)]
+        tokens = self._shared(draft, np.array(sequence, np.intp), sizes)
         for row, size in noted:
             enter(draft, row, size, tokens[row])
-        rows = np.array([row for row in sequence.tolist() if row not in sizes], np.intp)
+        rows = np.array([row for row in sequence if row not in sizes], np.intp)
         draft.walk = draft.walk_of(rows, np.array([tokens[row] for row in rows.tolist()], np.int64))
-        draft.sequence = sequence.tolist()
+        draft.sequence = sequence
         settle(draft)
 
-    def _takes_part(self, row: int) -> bool:
-        return bool(self.state.table.slot[row] >= 0)
-
     def _shared(self, draft: Draft, sequence: np.ndarray, sizes: dict[int, Size]) -> dict[int, int]:
-        """Tokens of each row: one set aside for each that enters, the rest in this order, within the blocks there are."""
+        """Tokens of each row: one set aside for each that enters and runs, the rest in the plan's order.
+
+        Nobody runs more than was sized before, since blocks were counted for that.
+        """
         limits, table = draft.limits, self.state.table
         inside = limits.group[table.work[sequence]]
         if limits.dropped is not None:
             inside &= ~limits.dropped[sequence]
-        enters = np.array([row in sizes and sizes[row].runs for row in sequence.tolist()], bool)
-        shared = np.array([len(sizes[row].hits) if row in sizes else 0 for row in sequence.tolist()], np.int64)
-        pending = self.state.pending(sequence) - shared * self.state.pool.block_size
-        wanted = np.where(inside, limits.wanted(sequence, pending), 0)
-        aside = enters.astype(np.int64)
-        tokens = aside + limits.share(sequence, np.maximum(wanted - aside, 0), limits.total - int(aside.sum()))
         before = dict(zip(draft.walk.rows.tolist(), draft.walk.tokens.tolist(), strict=True))
-        safe = [sizes[row].tokens if row in sizes else before.get(row, 0) for row in sequence.tolist()]
-        # Those who gave way leave tokens behind; nobody grows beyond what was sized, since blocks were counted for that.
-        return dict(zip(sequence.tolist(), np.minimum(tokens, safe).tolist(), strict=True))
+        sized = np.array([sizes[row].tokens if row in sizes else before.get(row, 0) for row in sequence.tolist()], np.int64)
+        wanted = np.where(inside, sized, 0)
+        aside = np.array([row in sizes and sizes[row].runs for row in sequence.tolist()], np.int64)
+        if limits.whole:
+            tokens = limits._share_one_by_one(sequence, wanted, limits.total, wanted)
+        else:
+            tokens = aside + limits.share(sequence, np.maximum(wanted - aside, 0), limits.total - int(aside.sum()))
+        return dict(zip(sequence.tolist(), tokens.tolist(), strict=True))

@@ -8,6 +8,7 @@ import numpy as np
 
 from interlock.core.draft import Entrant, Victim
 from interlock.core.errors import InterlockError
+from interlock.core.executor import Copy
 from interlock.core.feed import Arrival
 from interlock.core.handle import Handle
 from interlock.core.proposals import Retention
@@ -33,6 +34,9 @@ class Lifecycle:
         self.record = BoundaryRecord(0, 0)
         self.leaving: list[int] = []  # finished rows that are not retired, in the order in which they finished
         self.retired: list[int] = []  # rows retired at this boundary
+        self.copies_out: list[Copy] = []  # of this boundary, device to host
+        self.copies_in: list[Copy] = []  # host to device
+        self.protections = 0
         self.finished_ids: list[str] = []  # of the feed's requests, since it was last asked
 
     # -- arrival
@@ -84,7 +88,10 @@ class Lifecycle:
         state.resident.pop(row, None)
         table.slot[row] = state.take_slot()
         table.holder[row] = entrant.holder
-        if not table.blocks[row]:
+        if table.host[row]:
+            table.blocks[row] = len(entrant.hits)
+            self._copy_back(row, entry, entrant)
+        elif not table.blocks[row]:
             table.computed[row] = len(entrant.hits) * state.pool.block_size
             table.blocks[row] = len(entrant.hits)
         table.blocks[row] += entrant.blocks
@@ -101,29 +108,68 @@ class Lifecycle:
         self.record.admitted.append(entry.number)
         self._move(row, RequestStatus.ACTIVE, "admitted" if first else "resumed")
 
+    def _copy_back(self, row: int, entry: Entry, entrant: Entrant) -> None:
+        """From the host what is not shared; the host's blocks are free again."""
+        host = entry.host_blocks
+        assert host is not None
+        shared = len(entrant.hits)
+        device = self.state.pool.table[entrant.holder, shared : len(host)].copy()
+        self.copies_in.append(Copy(row, device, host[shared:]))
+        self._drop_host(row, entry)
+
+    def _drop_host(self, row: int, entry: Entry) -> None:
+        if entry.host_blocks is not None:
+            self.state.return_host(entry.host_blocks)
+            entry.host_blocks = None
+            self.state.table.host[row] = 0
+
     def give_way(self, victim: Victim) -> None:
-        """An active row goes back to its place in the queue and loses its KV (its blocks are given back already)."""
+        """An active row goes back to its place in the queue, or one that had yielded gives its blocks as well.
+
+        Blocks that are given up are back in the pool already; their content is still there until the next batch.
+        """
         state, table, row = self.state, self.state.table, victim.row
         entry = state.entries[row]
-        self._strike(row)
-        self._close_active(entry, row)
-        state.return_slot(int(table.slot[row]))
-        table.slot[row] = -1
-        table.peak[row] = max(table.peak[row], table.computed[row])
-        table.computed[row] = table.blocks[row] = table.loop[row] = 0
-        table.work[row] = state.first_work()
-        table.preemptions[row] += 1
-        entry.keys = entry.chain = None
-        state.enqueue(row)
-        self.record.preempted.append(Preempted(entry.number, PreemptMode.RECOMPUTE, str(victim.demand)))
-        self._move(row, RequestStatus.WAITING, _PREEMPTED_AS[PreemptMode.RECOMPUTE])
+        if not victim.resident:
+            self._strike(row)
+            self._close_active(entry, row)
+            state.return_slot(int(table.slot[row]))
+            table.slot[row] = -1
+            table.preemptions[row] += 1
+            self.record.preempted.append(Preempted(entry.number, victim.mode, str(victim.demand)))
+        if victim.mode is PreemptMode.YIELD:
+            state.resident[row] = None
+        else:
+            state.resident.pop(row, None)
+            self._give_up_blocks(row, entry, victim.mode)
+        if not victim.resident:
+            entry.keys = entry.chain = None
+            state.enqueue(row)
+        self._move(row, RequestStatus.WAITING, _PREEMPTED_AS[victim.mode])
+
+    def _give_up_blocks(self, row: int, entry: Entry, mode: PreemptMode) -> None:
+        state, table = self.state, self.state.table
+        if mode is PreemptMode.OFFLOAD:
+            device = state.held(row).copy()
+            entry.host_blocks = state.take_host(len(device))
+            table.host[row] = len(device)
+            self.copies_out.append(Copy(row, device, entry.host_blocks))
+        else:
+            table.peak[row] = max(table.peak[row], table.computed[row])
+            table.computed[row] = table.loop[row] = table.chunk[row] = 0
+            table.work[row] = state.first_work()
+        table.blocks[row] = 0
 
     def _strike(self, row: int) -> None:
         """Count preemptions in a row without banking."""
-        table = self.state.table
-        banked = table.emitted[row] + table.computed[row]
-        table.strikes[row] = 1 if banked > table.high_water[row] else table.strikes[row] + 1
-        table.high_water[row] = max(table.high_water[row], banked)
+        state, table = self.state, self.state.table
+        if bool(state.banked(np.array([row]))[0]):
+            table.strikes[row] = 0
+            table.high_water[row] = table.emitted[row] + table.computed[row]
+            table.high_loop[row] = table.loop[row]
+        table.strikes[row] += 1
+        if table.strikes[row] == state.limits.max_preemptions:
+            self.protections += 1
 
     def _close_active(self, entry: Entry, row: int) -> None:
         """The active stretch that ends now belongs to prefill up to the first token, and to decode after it."""
@@ -149,6 +195,9 @@ class Lifecycle:
         elif status is RequestStatus.ACTIVE:
             self._close_active(entry, row)
         del state.rows[entry.request.id]
+        self._drop_host(row, entry)
+        if state.rescued == row:
+            state.rescued = None
         table.work[row] = WorkKey.NONE
         self._move(row, RequestStatus.FINISHED, reason)
         self.leaving.append(row)

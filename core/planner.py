@@ -49,13 +49,21 @@ class Planner:
         plan = Plan(np.concatenate([active, offered]) if len(offered) else active, self.view, self.capabilities)
         if len(active) or len(offered):
             self.stack.edit("select", plan, self.view)
-        for group in plan.groups():
+        for group in self._groups(plan):
             if self._present(group, active) or self._present(group, offered):
                 draft = self._draft(plan, group, offered)
                 if draft.forms_batch:
                     return draft
                 self.state.pool.undo()
         return None
+
+    def _groups(self, plan: Plan) -> tuple[tuple[WorkKey, ...], ...]:
+        """The groups in the order in which they are tried; that of a row being rescued comes first."""
+        groups, rescued = plan.groups(), self.state.rescued
+        if rescued is None:
+            return groups
+        work = WorkKey(int(self.state.table.work[rescued]))
+        return tuple(sorted(groups, key=lambda group: work not in group))
 
     # -- offer
 
@@ -64,7 +72,9 @@ class Planner:
         return len(self.state.waiting) > 0 and (self.state.free_slots > 0 or self._may_displace())
 
     def _may_displace(self) -> bool:
-        return self.stack.implements("preempt") or bool(self.state.resident)
+        state = self.state
+        rescue = state.rescued is not None and state.is_waiting(state.rescued)
+        return self.stack.implements("preempt") or bool(state.resident) or rescue
 
     def _offer(self, excluded: frozenset[int]) -> np.ndarray:
         """The rows that may enter, in offer order. `admit` is asked when it can matter: somebody may enter, or has come."""
@@ -79,7 +89,15 @@ class Planner:
         offered = self._without_held(offer, self._without_rejected(offer, offer.rows))
         if excluded:
             offered = offered[~np.isin(offered, list(excluded))]
-        return offered if self.may_enter else _NO_ROWS
+        return self._rescued_first(offered) if self.may_enter else _NO_ROWS
+
+    def _rescued_first(self, rows: np.ndarray) -> np.ndarray:
+        """The row that is being rescued leads, whatever policies said of it."""
+        rescued = self.state.rescued
+        if rescued is None or not (rescued in rows or self.state.is_waiting(rescued)):
+            return rows
+        self.rejected.pop(rescued, None)
+        return np.concatenate([np.array([rescued], np.intp), rows[rows != rescued]])
 
     def _without_rejected(self, offer: Offer, offered: np.ndarray) -> np.ndarray:
         for mask, reason in offer.rejected:
@@ -121,6 +139,8 @@ class Planner:
         draft = Draft(self.state, plan, group)
         draft.reasons = dict(self.reasons)
         order = plan.rows
+        if self.state.rescued is not None and self.state.rescued in order:
+            order = self._rescued_first(order)
         is_active = self.state.table.slot[order] >= 0 if len(offered) else None
         active = order if is_active is None else order[is_active]
         draft.walk = draft.take_walk(active, draft.limits.total)
@@ -141,7 +161,7 @@ class Planner:
         """Displacement, then the fill."""
         if self._may_displace():
             noted = self.giving_way.to_candidates(draft, active, offered, Room(draft, active, self._limits))
-            if any(self.state.table.slot[victim.row] >= 0 for victim in draft.victims):
+            if any(not victim.resident for victim in draft.victims):
                 self.giving_way.seat(draft, order, noted)
                 return
         fill = Fill(draft, Room(draft, active, self._limits))

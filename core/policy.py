@@ -16,6 +16,8 @@ from interlock.core.table import COLUMNS, RequestTable, read_only
 if TYPE_CHECKING:
     from interlock.core.batch import Batch
     from interlock.core.claims import Claim
+    from interlock.core.config_sections import EngineSection
+    from interlock.core.executor import Capabilities
     from interlock.core.proposals import Demand, Offer, Plan, Retention, Victims
     from interlock.core.view import View
 
@@ -116,6 +118,13 @@ class Policy:
         if isinstance(self.reads, Mapping):
             return frozenset(self.reads[hook]) if hook in self.reads else None
         return frozenset(self.reads)
+
+    def refuses(self, limits: EngineSection, capabilities: Capabilities) -> str | None:
+        """Why this policy, with these options, cannot serve an engine with these limits; None when it can.
+
+        Asked once, when the engine is built; what it says becomes a one-line configuration error.
+        """
+        return None
 
     def claims(self) -> Iterable[Claim]:
         """What this policy, with these options, promises (see `interlock.core.claims`)."""

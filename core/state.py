@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from interlock.core.config import EngineSection, KVSection
     from interlock.core.handle import Handle
 
+_PROMPT_RECURRENT, _CODA = int(WorkKey.PROMPT_RECURRENT), int(WorkKey.DECODE_CODA)
 _NO_BLOCKS = np.empty(0, np.int32)
 
 
@@ -41,6 +42,7 @@ class Entry:
     recomputed_tokens: int = 0
     seen_by_executor: bool = False
     failures: int = 0
+    host_blocks: np.ndarray | None = None  # where its KV is on the host
     chain: np.ndarray | None = None  # of the full blocks of the context, as of the last time it waited
     keys: list[int] | None = None
 
@@ -48,8 +50,9 @@ class Entry:
 class State:
     """The request table, the pool, who waits, who is active, and the clock."""
 
-    def __init__(self, limits: EngineSection, kv: KVSection, num_blocks: int) -> None:
+    def __init__(self, limits: EngineSection, kv: KVSection, num_blocks: int, loops: int = 1) -> None:
         self.limits, self.kv = limits, kv
+        self.loops = loops  # depth of a looped model, 1 for a dense one
         self.table = RequestTable()
         self.pool = BlockPool(num_blocks, kv.block_size, -(-limits.max_model_len // kv.block_size))
         self.hash = PrefixHash(kv.block_size)
@@ -61,6 +64,8 @@ class State:
         self.rows: dict[str, int] = {}  # of live request ids
         self.tenants: dict[str, int] = {}
         self._slots = list(range(limits.max_num_seqs))
+        self._host = list(range(kv.host_blocks - 1, -1, -1))
+        self.rescued: int | None = None  # the row that has absolute first place until it finishes
         self.context = np.zeros((16, limits.max_model_len), np.int32)
         self.chain = np.zeros(16, np.uint64)
         self.now_ns = 0
@@ -86,6 +91,19 @@ class State:
     def return_slot(self, slot: int) -> None:
         """Nobody owns the slot any more."""
         heapq.heappush(self._slots, slot)
+
+    @property
+    def host_free(self) -> int:
+        """Blocks that the host still has room for."""
+        return len(self._host)
+
+    def take_host(self, count: int) -> np.ndarray:
+        """So many blocks on the host, int64."""
+        return np.array([self._host.pop() for _ in range(count)], np.int64)
+
+    def return_host(self, blocks: np.ndarray) -> None:
+        """The host's copies are not needed any more."""
+        self._host.extend(blocks[::-1].tolist())
 
     def room_for_holder(self, holder: int) -> None:
         """Make the context as long as the block table."""
@@ -137,9 +155,22 @@ class State:
         self.active_version += 1
 
     def pending(self, rows: Any) -> Any:
-        """Tokens that the rows' pending work still has to run: the rest of the known context."""
+        """Tokens that the rows' pending work has to run.
+
+        The rest of the known context; on looped models the chunk that is between its loops, and one row for a coda.
+        """
         table = self.table
-        return table.prompt_tokens[rows] + table.emitted[rows] - table.computed[rows]
+        rest = table.prompt_tokens[rows] + table.emitted[rows] - table.computed[rows]
+        if self.loops == 1:
+            return rest
+        work = table.work[rows]
+        return np.where(work == _PROMPT_RECURRENT, table.chunk[rows], np.where(work == _CODA, 1, rest))
+
+    def slots_for(self, rows: Any, tokens: Any) -> Any:
+        """KV tokens that the rows hold once they have run so many tokens; a coda adds none."""
+        table = self.table
+        after = table.computed[rows] + tokens
+        return after if self.loops == 1 else np.where(table.work[rows] == _CODA, table.computed[rows], after)
 
     # -- blocks
 
@@ -198,11 +229,15 @@ class State:
         return self.context[holder, : int(self.table.prompt_tokens[row] + self.table.emitted[row])]
 
     def hits(self, row: int) -> np.ndarray:
-        """The cached blocks that a waiting row without blocks would share: whole blocks, at most context - 1 tokens."""
-        if not self.kv.enable_prefix_caching or self.table.blocks[row]:
+        """The cached blocks that a waiting row without blocks would share: whole blocks, at most context - 1 tokens.
+
+        A row that was offloaded finds the full blocks that it had computed.
+        """
+        table = self.table
+        if not self.kv.enable_prefix_caching or table.blocks[row]:
             return _NO_BLOCKS
-        context = int(self.table.prompt_tokens[row] + self.table.emitted[row])
-        return self.pool.match(self.keys_of(row)[: (context - 1) // self.pool.block_size])
+        tokens = int(table.computed[row] if table.host[row] else table.prompt_tokens[row] + table.emitted[row] - 1)
+        return self.pool.match(self.keys_of(row)[: tokens // self.pool.block_size])
 
     def admission_need(self, row: int, hits: np.ndarray, tokens: int, gone: tuple[int, ...] = ()) -> int:
         """Blocks that the pool must have for this row to enter and run `tokens` tokens.
@@ -211,14 +246,15 @@ class State:
         holds cost nothing; cached ones without a holder are taken from the free ones.
         """
         table, size = self.table, self.pool.block_size
+        kept = int(table.blocks[row]) or int(table.host[row])
         if self.kv.reserve == "none":
-            known = int(table.computed[row]) if table.blocks[row] else len(hits) * size
-            target = known + tokens
+            # A row that comes back with its KV has room for its next token, too.
+            target = int(self.slots_for(row, max(tokens, 1))) if kept else len(hits) * size + tokens
         elif self.kv.reserve == "prompt":
             target = int(table.prompt_tokens[row] + table.emitted[row])
         else:
             target = int(self.peak_tokens(row))
-        need = -(-target // size) - int(table.blocks[row])
+        need = max(-(-target // size), kept) - int(table.blocks[row])
         return max(need - self._held_by_others(hits, gone), 0)
 
     def _held_by_others(self, hits: np.ndarray, gone: tuple[int, ...]) -> int:
@@ -230,6 +266,11 @@ class State:
             references = references - np.array([(held == block).sum() for block in hits])
         return int((references > 0).sum())
 
+    def left_to_run(self, row: int, hits: np.ndarray) -> int:
+        """Tokens that a waiting row's pending work has to run if it enters with these hits."""
+        fresh = not self.table.blocks[row] and not self.table.host[row]
+        return int(self.pending(row)) - (len(hits) * self.pool.block_size if fresh else 0)
+
     def would_fit(self, row: int, without: tuple[int, ...]) -> bool:
         """Whether a waiting row could enter now, and run a token, if the rows `without` had given way."""
         rest = self.active[~np.isin(self.active, without)]
@@ -238,14 +279,22 @@ class State:
         if len(rest):
             room -= self.watermark
         hits = self.hits(row)
-        tokens = min(int(self.pending(row)) - len(hits) * self.pool.block_size, self.limits.max_num_batched_tokens)
+        tokens = min(self.left_to_run(row, hits), self.limits.max_num_batched_tokens)
         return slots > 0 and tokens > 0 and self.admission_need(row, hits, tokens, without) <= room
 
     def protected(self, rows: np.ndarray) -> np.ndarray:
         """Which rows were preempted `max_preemptions` times without banking, and have not banked since. bool."""
         table = self.table
         struck = table.strikes[rows] >= self.limits.max_preemptions
-        return np.asarray(struck & (table.emitted[rows] + table.computed[rows] <= table.high_water[rows]))
+        if not struck.any():
+            return struck
+        return np.asarray(struck & ~self.banked(rows))
+
+    def banked(self, rows: np.ndarray) -> np.ndarray:
+        """Which rows are past their high-water mark of (emitted + computed, loop), in lexicographic order. bool."""
+        table = self.table
+        now, mark = table.emitted[rows] + table.computed[rows], table.high_water[rows]
+        return np.asarray((now > mark) | ((now == mark) & (table.loop[rows] > table.high_loop[rows])))
 
     def first_work(self) -> WorkKey:
         """The work of a request that has computed nothing."""

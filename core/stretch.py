@@ -34,7 +34,6 @@ class Stretches:
         own = {name for policy in stack.policies for name in policy.columns() if not _moved(stack)}
         hooks = [stack.reads(hook) for hook in ("admit", "select", "preempt") if stack.implements(hook)]
         self.known_reads = all(reads is not None and reads <= STEADY | own for reads in hooks)
-        self.repeats = not stack.implements("on_batch")
 
     def steady(self, draft: Draft, rows: np.ndarray) -> bool:
         """Whether this decision holds until somebody arrives, ends or is cancelled, or blocks run short.
@@ -52,7 +51,7 @@ class Stretches:
     def repeat(self, batch: Batch, next_step: int | None) -> int:
         """How many times the batch of a steady decision may run."""
         state, table = self.state, self.state.table
-        if not self.repeats or self.longest == 1:
+        if self.longest == 1:
             return 1
         runs = int((table.limit[batch.rows] - table.emitted[batch.rows]).min())
         if self.longest is not None:
@@ -105,7 +104,7 @@ class Stretches:
 
 def _moved(stack: Stack) -> bool:
     """Whether policies' own columns may change with each result."""
-    return stack.implements("on_result")
+    return stack.implements("on_result") or stack.implements("on_batch")
 
 
 class Crossings:

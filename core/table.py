@@ -42,12 +42,13 @@ COLUMNS: dict[str, tuple[Any, Any]] = {
     "number": (np.int64, -1),  # of the request in the run
     "limit": (np.int64, 0),  # output tokens at which the length ends it
     "holder": (np.intp, -1),  # line of the block table and of the context, from first admission to retirement
+    "host": (np.int32, 0),  # KV blocks on the host, of a row that was offloaded
     "peak": (np.int64, 0),  # most tokens that were ever computed, as of the last preemption
     "strikes": (np.int32, 0),  # preemptions in a row without banking
     "stops": (np.int8, 0),  # how its tokens are examined for an end: 0 never, 1 end of sequence, 2 one by one
 }
 
-INTERNAL = frozenset({"high_water", "high_loop", "chunk", "number", "limit", "holder", "peak", "strikes", "stops"})
+INTERNAL = frozenset({"high_water", "high_loop", "chunk", "number", "limit", "holder", "host", "peak", "strikes", "stops"})
 """Columns that policies do not see."""
 
 SECONDS = {
@@ -97,6 +98,7 @@ class RequestTable:
     number: np.ndarray
     limit: np.ndarray
     holder: np.ndarray
+    host: np.ndarray
     peak: np.ndarray
     strikes: np.ndarray
     stops: np.ndarray

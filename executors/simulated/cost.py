@@ -49,6 +49,11 @@ class Load(NamedTuple):
 class CostModel(Protocol):
     """Seconds of model calls. A pure function of the load."""
 
+    @property
+    def kv_bytes_per_token(self) -> float:
+        """Bytes of keys and values of one token, all layers and depths; 0 where the model is not known."""
+        ...
+
     def step_s(self, load: Load) -> float:
         """Seconds of one call."""
         ...
@@ -63,6 +68,8 @@ class Affine:
 
     Both use one multiplication and one addition of doubles, so that a stretch equals its single steps bit for bit.
     """
+
+    kv_bytes_per_token: float = 0.0
 
     def split(self, load: Load) -> tuple[float, float]:
         """(seconds that do not depend on the decode context, seconds per token of it)."""

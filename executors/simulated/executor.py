@@ -10,8 +10,8 @@ import numpy as np
 
 from interlock.core.batch import Batch, BatchResult, Ticket
 from interlock.core.errors import ExecutorError
-from interlock.core.executor import Capabilities, Capability, ExecutorConfig
-from interlock.core.request import Request
+from interlock.core.executor import Capabilities, Capability, Copy, ExecutorConfig
+from interlock.core.request import PreemptMode, Request
 from interlock.core.work import Operation, WorkKey
 from interlock.executors.simulated.cost import Load
 from interlock.executors.simulated.options import SimulatedOptions
@@ -42,7 +42,7 @@ class Simulated:
         self._cost = options.cost.build(base, options.model.loops)
         self._exits = options.exits()
         self._capabilities = _capabilities(options)
-        self._seed = 0
+        self._seed, self._block_size = 0, 16
         self._out: list[BatchResult] = []
         self._reset()
 
@@ -54,6 +54,7 @@ class Simulated:
     def start(self, config: ExecutorConfig) -> None:
         """Forget everything; exits are drawn with the configuration's seed."""
         self._seed = config.seed
+        self._block_size = config.block_size
         self._reset()
 
     def submit(self, batch: Batch) -> Ticket:
@@ -72,11 +73,19 @@ class Simulated:
         self._out = []
         return finished
 
-    def suspend(self, rows: np.ndarray, drop: np.ndarray) -> None:
-        """Nothing to do: tokens depend on the position alone, so that a row may go on with or without its KV."""
+    def suspend(self, rows: np.ndarray, modes: Sequence[PreemptMode], copies: Sequence[Copy]) -> None:
+        """Copies to the host delay the next batch. Tokens depend on the position alone, so nothing else is kept."""
+        self._copy(copies)
 
-    def resume(self, rows: np.ndarray) -> None:
-        """Nothing to do, for the same reason."""
+    def resume(self, rows: np.ndarray, copies: Sequence[Copy]) -> None:
+        """Copies back delay the next batch."""
+        self._copy(copies)
+
+    def _copy(self, copies: Sequence[Copy]) -> None:
+        blocks = sum(len(copy.device) for copy in copies)
+        size = blocks * self._block_size * self._cost.kv_bytes_per_token
+        seconds = size / (self._options.copy_gbps * 1e9)
+        self._copy_ns += round(seconds * 1e9)
 
     def forget(self, rows: np.ndarray) -> None:
         """These rows are retired; what was expected of their requests is dropped. Idempotent."""
@@ -109,6 +118,7 @@ class Simulated:
         self._out = []
         self._tickets = 0
         self._end_ns = 0
+        self._copy_ns = 0  # copies that the next batch waits for
 
     def _check(self, batch: Batch) -> None:
         if batch.repeat != 1 and not (batch.decode_only and batch.samples.all()):
@@ -118,6 +128,7 @@ class Simulated:
 
     def _result(self, ticket: Ticket) -> BatchResult:
         batch = ticket.batch
+        self._end_ns, self._copy_ns = max(batch.start_ns, self._end_ns) + self._copy_ns, 0
         load, positions = Load.of(batch), batch.start + batch.tokens
         if load.decode_tokens != len(batch) - load.prompt_rows:
             raise ExecutorError("a decode row runs one token here: the results carry one token per row, and no drafts")

@@ -77,6 +77,7 @@ class Roofline(Affine):
     ) -> None:
         self._model, self._device, self._tp, self._factors = model, device, tp, factors or Factors()
         whole = model.prelude + model.recurrent * loops + model.coda
+        self.kv_bytes_per_token = whole * 2 * model.kv_size * self._factors.value_bytes
         self._rates = {
             Operation.FORWARD: self._of(whole, loops, head=True),
             Operation.PRELUDE: self._of(model.prelude, 0, head=False),

@@ -352,15 +352,14 @@ def play(*requests: dict[str, Any], at: Callable[[Engine, BoundaryRecord], None]
 
 def alone(name: str, request: dict[str, Any], longest: int = 64) -> list[int]:
     """What a request says when it is served alone."""
-    prompt = request["prompt"] if isinstance(request["prompt"], int) else tuple(request["prompt"])
-    kept = ("max_tokens", "min_tokens", "ignore_eos", "output", "stop_token_ids")
-    rest = tuple((key, request[key]) for key in kept if key in request)
-    return list(_alone(name, prompt, rest, longest))
+    kept = ("prompt", "max_tokens", "min_tokens", "ignore_eos", "output", "stop_token_ids")
+    own = {key: tuple(value) if isinstance(value := request[key], list) else value for key in kept if key in request}
+    return list(_alone(name, tuple(own.items()), longest))
 
 
 @lru_cache(maxsize=4096)
-def _alone(name: str, prompt: Any, rest: tuple[tuple[str, Any], ...], longest: int) -> tuple[int, ...]:
-    request = {"id": name, "prompt": list(prompt) if isinstance(prompt, tuple) else prompt, **dict(rest)}
+def _alone(name: str, own: tuple[tuple[str, Any], ...], longest: int) -> tuple[int, ...]:
+    request = {"id": name, **{key: list(value) if isinstance(value, tuple) else value for key, value in own}}
     run = Play(engine_of(request, N=4096, B=4096, L=longest))
     return tuple(run.output(name))
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from project import ROOT, TOPS, files, sources
+
+from .project import ROOT, TOPS, files, sources
 
 ALLOWED = {
     "core": {"core"},
@@ -19,23 +20,14 @@ ALLOWED = {
 OPTIONAL = {"pytest", "hypothesis", "torch", "transformers", "triton"}
 
 
-def imported(path: Path) -> Iterator[str]:
-    """Every module that a file imports, anywhere in it."""
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+def imported(path: Path, *, at_load: bool = False) -> Iterator[str]:
+    """What a file imports, anywhere in it or (`at_load`) as soon as it is imported itself; `.` for relative imports."""
+    tree = ast.parse(path.read_text("utf-8"))
+    for node in tree.body if at_load else ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            yield node.module or ""
-            assert node.level == 0, f"{path}: a relative import"
-
-
-def _at_module_level(path: Path) -> Iterator[str]:
-    """What importing the file imports."""
-    for node in ast.parse(path.read_text("utf-8")).body:
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield node.module or ""
+            yield "." if node.level else node.module or ""
 
 
 @pytest.mark.parametrize("top", TOPS)
@@ -44,7 +36,7 @@ def test_imports_point_one_way(top: str) -> None:
         f"{path.relative_to(ROOT)} imports {name}"
         for path in sources(top)
         for name in imported(path)
-        if name.startswith("interlock.") and name.split(".")[1] not in ALLOWED[top]
+        if name == "." or (name.startswith("interlock.") and name.split(".")[1] not in ALLOWED[top])
     ]
     assert wrong == []
 
@@ -76,7 +68,7 @@ def test_importing_needs_no_extra(top: str) -> None:
     wrong = [
         f"{path.relative_to(ROOT)} imports {name}"
         for path in sources(top)
-        for name in _at_module_level(path)
+        for name in imported(path, at_load=True)
         if name.split(".")[0] in OPTIONAL
     ]
     assert wrong == []

@@ -6,7 +6,8 @@ import fnmatch
 from pathlib import Path
 
 import pytest
-from project import ROOT, TOPS, files, pyproject, sources
+
+from .project import ROOT, TOPS, files, pyproject, sources
 
 
 def _packages() -> set[str]:
@@ -60,18 +61,6 @@ def test_each_top_package_is_typed_and_seen_by_type_checkers(top: str) -> None:
     link = ROOT / "typings" / "interlock" / top
     assert link.is_symlink()
     assert link.resolve() == ROOT / top
-
-
-def test_helpers_of_tests_have_names_of_their_own() -> None:
-    """The folders on `pythonpath` share one space of names."""
-    folders = pyproject()["tool"]["pytest"]["ini_options"]["pythonpath"]
-    helpers = [
-        path.name
-        for folder in folders
-        for path in (ROOT / folder).glob("*.py")
-        if not path.name.startswith(("test_", "conftest"))
-    ]
-    assert len(helpers) == len(set(helpers))
 
 
 def test_no_file_names_the_machine_it_was_made_on() -> None:
