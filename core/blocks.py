@@ -208,8 +208,8 @@ class BlockPool:
 
     def give_back(self, blocks: np.ndarray) -> None:
         """One reference less on each of these distinct blocks; those without any enter the queue in this order."""
-        if (self.references[blocks] <= 0).any():
-            raise AssertionError("a block is given back that nobody holds")
+        if (self.references[blocks] <= 0).any() or len(set(blocks.tolist())) < len(blocks):
+            raise AssertionError("a block is given back that nobody holds, or twice")
         self.references[blocks] -= 1
         freed = blocks[self.references[blocks] == 0]
         tail = self._tail

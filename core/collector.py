@@ -33,6 +33,7 @@ class Collector:
     def __init__(self, state: State, stack: Stack, view: View, lifecycle: Lifecycle, eos_token_id: int) -> None:
         self.state, self.stack, self.view, self.lifecycle = state, stack, view, lifecycle
         self.eos = eos_token_id
+        self._failed: set[int] = set()  # rows whose last batch failed
         self.dropped = 0  # results that reached a finished or re-versioned row
 
     def apply(self, result: BatchResult, settled: Settled | None = None) -> None:
@@ -46,6 +47,8 @@ class Collector:
         table.in_flight[batch.rows] -= 1
         live = table.version[batch.rows] == batch.versions
         every = bool(live.all())
+        if self._failed:
+            self._failed -= set(batch.rows.tolist())  # a failure is tried again once, however long ago the last one was
         self.dropped += 0 if every else int((~live).sum())
         keep = slice(None) if every else live
         computed = batch.tokens[keep] * result.runs
@@ -63,8 +66,7 @@ class Collector:
         if self.stack.implements("on_result"):
             emitted = np.where(batch.samples[keep], result.runs, 0)
             self.stack.tell("on_result", batch.rows[keep], computed, emitted, self.view)
-        if ended and self.stack.implements("on_finished"):
-            self.stack.tell("on_finished", np.array([row for row, _ in ended], np.intp), self.view)
+        self.lifecycle.tell_finished()
 
     def _check(self, batch: Batch, result: BatchResult) -> None:
         """Whether the executor keeps to its protocol."""
@@ -182,23 +184,24 @@ class Collector:
         for row in state.active.tolist():
             self._cut_back(row, withdrawn)
         ended: list[int] = []
+        failed: set[int] = set()
         for row, version in zip(batch.rows.tolist(), batch.versions.tolist(), strict=True):
             if table.version[row] != version or table.status[row] != RequestStatus.ACTIVE:
                 continue
-            entry = state.entries[row]
-            entry.failures += 1
-            if entry.failures > 1:
+            if row in self._failed:
                 self.lifecycle.finish(row, FinishReason.ERROR, f"{type(error).__name__}: {error}")
                 ended.append(row)
-            elif state.kv.enable_prefix_caching:
+                continue
+            failed.add(row)
+            if state.kv.enable_prefix_caching:
                 self._rewind_chain(row)
+        self._failed = failed
         numbers = tuple(state.entries[row].number for row in ended)
         nothing = np.zeros((result.runs, len(batch)), bool)
         self.lifecycle.record.collected.append(Collected(batch, result, nothing, numbers))
         if self.stack.implements("on_batch_failed"):
             self.stack.tell("on_batch_failed", batch, self.view)
-        if ended and self.stack.implements("on_finished"):
-            self.stack.tell("on_finished", np.array(ended, np.intp), self.view)
+        self.lifecycle.tell_finished()
 
     def _cut_back(self, row: int, withdrawn: np.ndarray) -> None:
         """A row that hit what was never computed has it recomputed in blocks of its own."""

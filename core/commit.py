@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from interlock.core.batch import Batch
@@ -43,9 +45,12 @@ class Committer:
             state.chain[holders] = chain
         table.in_flight[settled.rows] += 1
         last = settled.batch
+        start = settled.computed.copy()
+        start.flags.writeable = False
         return Batch(
             state.step, last.operation, state.now_ns, last.rows, last.versions, last.numbers, last.work,
-            settled.computed.copy(), last.tokens, last.samples, last.loop, last.holders, state.pool.table, state.context, {},
+            start, last.tokens, last.samples, last.loop, last.holders,
+            state.faces.of(state.pool.table), state.faces.of(state.context), {},
         )  # fmt: skip
 
     def _give_way(self, draft: Draft) -> None:
@@ -81,7 +86,7 @@ class Committer:
         else:
             samples = np.full(len(rows), operation is Operation.CODA)
         table.in_flight[rows] += 1
-        return Batch(
+        return _sealed(
             step=state.step,
             operation=operation,
             start_ns=state.now_ns,
@@ -94,8 +99,8 @@ class Committer:
             samples=samples,
             loop=table.loop[rows],
             holders=table.holder[rows],
-            block_table=state.pool.table,
-            context=state.context,
+            block_table=state.faces.of(state.pool.table),
+            context=state.faces.of(state.context),
             new=self._new(rows),
         )
 
@@ -108,3 +113,11 @@ class Committer:
                 entry.seen_by_executor = True
                 new[row] = (entry.number, entry.request)
         return new
+
+
+def _sealed(**fields: Any) -> Batch:
+    """A batch whose arrays nobody can write."""
+    for array in fields.values():
+        if isinstance(array, np.ndarray) and array.flags.owndata:
+            array.flags.writeable = False
+    return Batch(**fields)

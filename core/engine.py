@@ -39,6 +39,9 @@ from interlock.core.view import View
 from interlock.core.waits import Waits
 
 
+_END_OF_TIME = 2.0**62  # nanoseconds; a hold until later than this is until then
+
+
 class Engine:
     """Runs requests on an executor under a stack of policies.
 
@@ -152,8 +155,13 @@ class Engine:
         self._collect(results)
         self.ingest.run()
         self._retire()
-        draft = self._plan_with_progress()
-        batch = self._commit(draft)
+        try:
+            draft = self._plan_with_progress()
+            batch = self._commit(draft)
+        except Exception:
+            record.counts = self._counts(None)
+            self.stack.observe("on_boundary", record)  # what was collected and ingested has happened
+            raise
         record.counts = self._counts(draft)
         if draft is None or draft.settled is None:
             self.waits.note(record, draft, self.planner)
@@ -220,7 +228,7 @@ class Engine:
     def _stalled(self) -> bool:
         """Whether somebody could run and nobody will. A hold that ends at a time is no stall; rejections are progress."""
         state = self.state
-        if self._tickets or self.planner.rejected or not np.isinf(self.planner.hold_until_s):
+        if self._tickets or self.planner.rejected or not np.isinf(self.planner.hold_until_s) or self.ingest.all_timed:
             return False
         return len(state.waiting) > 0 or len(state.active) > 0
 
@@ -250,23 +258,24 @@ class Engine:
                 raise
 
     def _commit(self, draft: Draft | None) -> Batch | None:
-        ended = list(self.planner.rejected.items())
+        """The draft changes the state; those whom `admit` rejected end."""
+        rejected = list(self.planner.rejected.items())
         if draft is None:
-            for row, reason in ended:
-                self.lifecycle.finish(row, FinishReason.REJECTED, reason)
-            return None
-        if draft.settled is not None:
+            batch = None
+        elif draft.settled is not None:
             return self._stretched(self.committer.commit_again(draft, draft.settled))
-        rows, tokens = draft.batch()
-        steady = not ended and self.stretches.steady(draft, rows)
-        batch = self.committer.commit(draft, rows, tokens)
-        self._move_kv(draft)
-        for row, reason in ended:
+        else:
+            rows, tokens = draft.batch()
+            steady = not rejected and self.stretches.steady(draft, rows)
+            batch = self.committer.commit(draft, rows, tokens)
+            self._move_kv(draft)
+            if steady:
+                self.planner.settled = Settled(self.state, draft, batch)
+                batch = self._stretched(batch)
+        for row, reason in rejected:
             self.lifecycle.finish(row, FinishReason.REJECTED, reason)
-        if not steady:
-            return batch
-        self.planner.settled = Settled(self.state, draft, batch)
-        return self._stretched(batch)
+        self.lifecycle.tell_finished()
+        return batch
 
     def _move_kv(self, draft: Draft) -> None:
         """Tell the executor who gave way and who is back, with the copies that this takes."""
@@ -343,7 +352,7 @@ class Engine:
 
     def _hold_ends_ns(self) -> int | None:
         held = self.planner.hold_until_s
-        return None if np.isinf(held) else int(np.ceil(held * 1e9))
+        return None if np.isinf(held) else int(min(np.ceil(held * 1e9), _END_OF_TIME))
 
     # -- handles
 

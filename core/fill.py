@@ -101,7 +101,7 @@ class Room:
 def _allowed(count: int | np.ndarray, code: int) -> int:
     if isinstance(count, int):
         return count
-    return int(count[code]) if code < len(count) else 0
+    return int(count[code]) if 0 <= code < len(count) else 0
 
 
 def settle(draft: Draft) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from interlock.core.draft import Draft, Victim
+from interlock.core.draft import Draft, Reason, Victim
 from interlock.core.fill import Room, Size, enter, settle
 from interlock.core.proposals import Demand, DemandKind, Victims
 from interlock.core.request import PreemptMode
@@ -18,6 +18,12 @@ class GivingWay:
 
     def __init__(self, state: State, stack: Stack, view: View) -> None:
         self.state, self.stack, self.view = state, stack, view
+        self._holders: frozenset[int] = frozenset()
+        self._answers: dict[tuple[int, DemandKind], Victims] = {}  # of this boundary: nobody is asked twice
+
+    def begin(self) -> None:
+        """A new boundary."""
+        self._answers.clear()
 
     # -- growth
 
@@ -138,7 +144,12 @@ class GivingWay:
         here[active] = True
         here[[victim.row for victim in draft.victims]] = False
         latest_first = state.active[here[state.active]][::-1]
-        victims = Victims(np.concatenate([np.array(yielded, np.intp), latest_first]), self.view)
+        candidates = np.concatenate([np.array(yielded, np.intp), latest_first])
+        self._candidates = frozenset(candidates.tolist())
+        answer = self._answers.get((demand.row, demand.kind))
+        if answer is not None and self._candidates <= set(answer.rows.tolist()):
+            return answer  # another group is being tried; the order of those who are left is the same
+        victims = self._answers[demand.row, demand.kind] = Victims(candidates, self.view)
         if demand.row == state.rescued:
             victims.reorder(self._fewest(victims.rows))
             return victims
@@ -155,7 +166,7 @@ class GivingWay:
     def _willing(self, victims: Victims, requester: int) -> list[int]:
         """Victims in order without the protected ones. A growing row may always give way itself, but comes last if it
         is being rescued, before which nobody is spared."""
-        rows = victims.rows
+        rows = np.array([row for row in victims.rows.tolist() if row in self._candidates], np.intp)
         if requester == self.state.rescued:
             return [row for row in rows.tolist() if row != requester] + [row for row in rows.tolist() if row == requester]
         spared = self.state.protected(rows)
@@ -200,6 +211,7 @@ class GivingWay:
         rows = np.array([row for row in sequence if row not in sizes], np.intp)
         draft.walk = draft.walk_of(rows, np.array([tokens[row] for row in rows.tolist()], np.int64))
         draft.sequence = sequence
+        draft.reasons.update((v.row, Reason("slot" if v.demand is DemandKind.SLOT else "blocks")) for v in draft.victims)
         settle(draft)
 
     def _shared(self, draft: Draft, sequence: np.ndarray, sizes: dict[int, Size]) -> dict[int, int]:

@@ -76,6 +76,11 @@ class Ingest:
             heapq.heappop(self._timers)
         return self._timers[0][0] if self._timers else None
 
+    @property
+    def all_timed(self) -> bool:
+        """Whether every live request ends by a timer at the latest."""
+        return sum(self._is_live(timer) for timer in self._timers) >= len(self.state.rows)
+
     def _is_live(self, timer: tuple[int, int, int]) -> bool:
         entry = self.state.entries.get(timer[2])
         return entry is not None and entry.number == timer[1] and entry.request.id in self.state.rows
@@ -85,25 +90,23 @@ class Ingest:
     def run(self) -> None:
         """Everything that is due now."""
         arrived: list[int] = []
-        ended: list[int] = []
         finished, self.lifecycle.finished_ids = self.lifecycle.finished_ids, []
         for event in self.feed.due(self.state.now_ns, self.state.step, finished):
             if isinstance(event, Arrival):
                 self._arrive(event, None, arrived)
             else:
-                self._cancel(event.request_id, ended)
+                self._cancel(event.request_id)
         while self._inbox:
-            self._take(arrived, ended)
+            self._take(arrived)
         while self._later and self._later[0][0] <= self.state.now_ns:
             _, _, arrival, handle = heapq.heappop(self._later)
             self._arrive(arrival, handle, arrived)
-        self._time_out(ended)
+        self._time_out()
         if arrived and self.stack.implements("on_arrival"):
             self.stack.tell("on_arrival", np.array(arrived, np.intp), self.view)
-        if ended and self.stack.implements("on_finished"):
-            self.stack.tell("on_finished", np.array(ended, np.intp), self.view)
+        self.lifecycle.tell_finished()
 
-    def _take(self, arrived: list[int], ended: list[int]) -> None:
+    def _take(self, arrived: list[int]) -> None:
         """One item of the inbox."""
         with self.news:
             item = self._inbox.popleft()
@@ -112,11 +115,14 @@ class Ingest:
             assert isinstance(handle, Handle)
             if arrival.request.arrival is None:
                 arrival = replace(arrival, at_ns=self.state.now_ns)
-            heapq.heappush(self._later, (arrival.at_ns, next(self._sequence), arrival, handle))
+            if arrival.at_ns > self.state.now_ns:
+                heapq.heappush(self._later, (arrival.at_ns, next(self._sequence), arrival, handle))
+            else:
+                self._arrive(arrival, handle, arrived)
         else:
             request_id, answer = item
             assert isinstance(answer, Future)
-            answer.set_result(self._cancel(str(request_id), ended))
+            answer.set_result(self._cancel(str(request_id)) or self._cancel_ahead(str(request_id), arrived))
 
     def _arrive(self, arrival: Arrival, handle: Handle | None, arrived: list[int]) -> None:
         number, request, state = self._numbers, arrival.request, self.state
@@ -128,26 +134,34 @@ class Ingest:
         sampling, limit = request.sampling, output_limit(request, state)
         stops = stops_of(sampling.ignore_eos, sampling.min_tokens, sampling.stop_token_ids)
         row = self.lifecycle.arrive(arrival, number, limit, stops, handle, handle is None)
+        arrived.append(row)
         if limit < 1:
             self.lifecycle.finish(row, FinishReason.LENGTH)
             return
         self.executor.expect(number, request, arrival.output)
         if request.timeout_s is not None:
             heapq.heappush(self._timers, (arrival.at_ns + round(request.timeout_s * 1e9), number, row))
-        arrived.append(row)
 
-    def _cancel(self, request_id: str, ended: list[int]) -> bool:
+    def _cancel(self, request_id: str) -> bool:
         """End a live request, whatever its status; False when there is nothing to cancel."""
         row = self.state.rows.get(request_id)
         if row is None:
             return False
         self.lifecycle.finish(row, FinishReason.CANCELLED)
-        ended.append(row)
         return True
 
-    def _time_out(self, ended: list[int]) -> None:
+    def _cancel_ahead(self, request_id: str, arrived: list[int]) -> bool:
+        """End a submitted request whose arrival is still to come: it arrives now and is gone."""
+        for item in self._later:
+            if item[2].request.id == request_id:
+                self._later.remove(item)
+                heapq.heapify(self._later)
+                self._arrive(replace(item[2], at_ns=self.state.now_ns), item[3], arrived)
+                return self._cancel(request_id)
+        return False
+
+    def _time_out(self) -> None:
         while self._timers and self._timers[0][0] <= self.state.now_ns:
             timer = heapq.heappop(self._timers)
             if self._is_live(timer):
                 self.lifecycle.finish(timer[2], FinishReason.TIMEOUT)
-                ended.append(timer[2])

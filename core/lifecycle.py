@@ -33,6 +33,7 @@ class Lifecycle:
         self.state, self.stack, self.view = state, stack, view
         self.record = BoundaryRecord(0, 0)
         self.leaving: list[int] = []  # finished rows that are not retired, in the order in which they finished
+        self._untold: list[int] = []  # finished rows that policies have not been told of
         self.retired: list[int] = []  # rows retired at this boundary
         self.copies_out: list[Copy] = []  # of this boundary, device to host
         self.copies_in: list[Copy] = []  # host to device
@@ -201,7 +202,14 @@ class Lifecycle:
         table.work[row] = WorkKey.NONE
         self._move(row, RequestStatus.FINISHED, reason)
         self.leaving.append(row)
+        self._untold.append(row)
         self._deliver(self._outcome(row, entry, reason, why), entry.handle, entry.from_feed)
+
+    def tell_finished(self) -> None:
+        """Tell the policies of all who ended since this was last called."""
+        rows, self._untold = self._untold, []
+        if rows and self.stack.implements("on_finished"):
+            self.stack.tell("on_finished", np.array(rows, np.intp), self.view)
 
     def _outcome(self, row: int, entry: Entry, reason: FinishReason, why: str | None) -> Outcome:
         table, request = self.state.table, entry.request

@@ -37,12 +37,14 @@ class Planner:
 
         `excluded` rows take no part: a broken rule has taken them out of this boundary.
         """
+        self.rest = Reason("order")
         self.rejected, self.reasons, self.hold_until_s, self._limits = {}, {}, np.inf, ()
         if self.settled is not None and not excluded:
             draft = self.settled.again()
             if draft is not None:
                 return draft
         self.settled = None
+        self.giving_way.begin()
         self.may_enter = self._may_enter()
         offered = self._offer(excluded)
         active = self._ready(excluded)
@@ -54,6 +56,7 @@ class Planner:
                 draft = self._draft(plan, group, offered)
                 if draft.forms_batch:
                     return draft
+                self.reasons, self.rest = draft.reasons, draft.rest
                 self.state.pool.undo()
         return None
 

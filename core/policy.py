@@ -53,8 +53,10 @@ class column:  # noqa: N801 - reads as a declaration in a class body
         self.name = ""
 
     def __set_name__(self, owner: type, name: str) -> None:
-        if name in COLUMNS:
-            raise TypeError(f"{owner.__name__}.{name}: the core has a column of this name")
+        from interlock.core.view import COLUMN_NAMES, View
+
+        if name in COLUMNS or name in COLUMN_NAMES or hasattr(View, name):
+            raise TypeError(f"{owner.__name__}.{name}: views have a column or an attribute of this name already")
         self.name = name
 
     @overload

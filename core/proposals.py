@@ -61,7 +61,7 @@ class Proposal:
         """The candidates, in the order left by the policies before. intp, shape (n,), read-only."""
         if self._resolved is None:
             rows = self._order.resolve(self._view)
-            self._resolved = read_only(rows) if rows.flags.writeable else rows
+            self._resolved = rows if isinstance(rows.base, memoryview) else read_only(rows)
         return self._resolved
 
     def sort_by(self, *keys: Key) -> None:
@@ -185,6 +185,8 @@ class Offer(Proposal):
         for value, what in ((count, "limit"), (tokens, "limit of tokens")):
             if value is not None and (np.asarray(value).dtype.kind not in "iu" or (np.asarray(value) < 0).any()):
                 raise self._wrong(f"{what} is a whole number of at least 0, found {value}")
+        if (count is not None and count.ndim > 1) or np.ndim(tokens or 0):
+            raise self._wrong("a limit is a number, or with `per` an array of one dimension")
         codes = None
         if per is not None:
             codes = self._view._column_named(per)

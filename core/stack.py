@@ -138,7 +138,7 @@ class Stack:
         """Raise, or under `repair` count and log; the caller undoes."""
         if isinstance(error, PolicyViolation) and not isinstance(error, HookError):
             named = PolicyViolation(error.rule, _detail(error), plugin=policy.name, hook=hook, request=error.request)
-        elif isinstance(error, ValueError) and "read-only" in str(error):
+        elif isinstance(error, (ValueError, AttributeError)) and "read-only" in str(error):
             named = PolicyViolation("views are read-only", str(error), plugin=policy.name, hook=hook)
         else:
             named = HookError(policy.name, hook, error)

@@ -12,7 +12,7 @@ import numpy as np
 from interlock.core.blocks import BlockPool, PrefixHash
 from interlock.core.queues import WaitingQueue
 from interlock.core.request import Request, RequestStatus
-from interlock.core.table import SECONDS, RequestTable
+from interlock.core.table import SECONDS, RequestTable, read_only
 from interlock.core.work import Operation, WorkKey
 
 if TYPE_CHECKING:
@@ -41,10 +41,23 @@ class Entry:
     cached_tokens: int = 0
     recomputed_tokens: int = 0
     seen_by_executor: bool = False
-    failures: int = 0
     host_blocks: np.ndarray | None = None  # where its KV is on the host
     chain: np.ndarray | None = None  # of the full blocks of the context, as of the last time it waited
     keys: list[int] | None = None
+
+
+class Faces:
+    """Read-only faces of arrays that are replaced now and then, made once for each."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+
+    def of(self, array: np.ndarray) -> np.ndarray:
+        """The face of this array."""
+        kept = self._made.get(id(array))
+        if kept is None or kept[0] is not array:
+            kept = self._made[id(array)] = (array, read_only(array))
+        return kept[1]
 
 
 class State:
@@ -65,6 +78,7 @@ class State:
         self.tenants: dict[str, int] = {}
         self._slots = list(range(limits.max_num_seqs))
         self._host = list(range(kv.host_blocks - 1, -1, -1))
+        self.faces = Faces()
         self.rescued: int | None = None  # the row that has absolute first place until it finishes
         self.context = np.zeros((16, limits.max_model_len), np.int32)
         self.chain = np.zeros(16, np.uint64)
@@ -150,8 +164,7 @@ class State:
 
     def set_active(self, rows: np.ndarray) -> None:
         """The active rows, in the order of their admission."""
-        rows.flags.writeable = False
-        self.active = rows
+        self.active = read_only(rows)
         self.active_version += 1
 
     def pending(self, rows: Any) -> Any:
@@ -275,12 +288,22 @@ class State:
         """Whether a waiting row could enter now, and run a token, if the rows `without` had given way."""
         rest = self.active[~np.isin(self.active, without)]
         slots = self.free_slots + len(self.active) - len(rest)
-        room = self.pool.available + self.blocks_only_of(without) - int(self.promised(rest).sum())
+        taken, growth = self._next_walk(rest)
+        held_back = np.maximum(self.promised(rest), growth)
+        room = self.pool.available + self.blocks_only_of(without) - int(held_back.sum())
         if len(rest):
             room -= self.watermark
         hits = self.hits(row)
-        tokens = min(self.left_to_run(row, hits), self.limits.max_num_batched_tokens)
+        tokens = min(self.left_to_run(row, hits), self.limits.max_num_batched_tokens - taken)
         return slots > 0 and tokens > 0 and self.admission_need(row, hits, tokens, without) <= room
+
+    def _next_walk(self, rows: np.ndarray) -> tuple[int, np.ndarray]:
+        """Tokens and blocks that these active rows take if they all run next, in this order."""
+        pending = self.pending(rows)
+        left = np.maximum(self.limits.max_num_batched_tokens - (np.cumsum(pending) - pending), 0)
+        tokens = np.minimum(pending, left)
+        growth = self.blocks_for(self.slots_for(rows, tokens)) - self.table.blocks[rows]
+        return int(tokens.sum()), np.maximum(growth, 0)
 
     def protected(self, rows: np.ndarray) -> np.ndarray:
         """Which rows were preempted `max_preemptions` times without banking, and have not banked since. bool."""

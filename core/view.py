@@ -39,6 +39,11 @@ class View:
         self._generation = -1
         self._tokens_left: int | None = None
 
+    def __setattr__(self, name: str, value: object) -> None:
+        if not name.startswith("_"):
+            raise AttributeError(f"views are read-only: {name!r} cannot be set")
+        object.__setattr__(self, name, value)
+
     # -- scalars
 
     @property

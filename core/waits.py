@@ -37,8 +37,10 @@ class Waits:
 
     def _now(self, draft: Draft | None, planner: Planner) -> tuple[Reason, dict[int, Reason]]:
         if draft is None:
-            return Reason("order"), planner.reasons
-        return self._signed(draft.rest), {row: self._signed(reason) for row, reason in draft.reasons.items()}
+            rest, reasons = planner.rest, planner.reasons
+        else:
+            rest, reasons = draft.rest, draft.reasons
+        return self._signed(rest), {row: self._signed(reason) for row, reason in reasons.items()}
 
     def _signed(self, reason: Reason) -> Reason:
         """With the policy that decided, where one did."""

@@ -49,3 +49,16 @@ def test_the_data_are_described() -> None:
 def test_every_data_file_is_used() -> None:
     used = "".join(path.read_text("utf-8") for path in CONFIGS)
     assert [p.name for p in (CONFIGS[0].parent / "data").glob("*.csv") if f"data/{p.name}" not in used] == []
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_single_steps_leave_the_same_digest(path: Path, tmp_path: Path) -> None:
+    """Whether equal steps run one by one or as stretches, at full length."""
+    sets = ["--set", "workload.generate.count=10000"] if path.stem == "common" else []
+    digests = set()
+    for repeat in ("null", "1"):
+        words = ["run", str(path), *sets, "--set", f"engine.max_repeat={repeat}", "--out", str(tmp_path / repeat)]
+        assert invoke([*words, "--quiet"]) == 0
+        digests.add(json.loads((tmp_path / repeat / "summary.json").read_text())["digest"])
+    assert len(digests) == 1

@@ -14,7 +14,6 @@ assert turn.preempted == ["long"] and turn.batch == [("urgent", 8)]
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -103,8 +102,11 @@ def boundary(
         engine.submit(actor.request, output=actor.output)
     engine.clock.advance_to(round(time_s * 1e9))
     names = {entry.number: entry.request.id for entry in engine.state.entries.values()}
-    with Watch(engine) as watch, suppress(LivelockError):  # that nobody runs is for the caller to judge
-        engine.step()
+    with Watch(engine) as watch:
+        try:
+            engine.step()
+        except LivelockError:  # nobody runs: that is for the caller to judge
+            engine.waits.note(engine.lifecycle.record, None, engine.planner)
     return _told(engine, engine.lifecycle.record, watch, names)
 
 

@@ -7,23 +7,38 @@ longest request. Requests are called R0, R1, ... in the order given unless they 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from interlock.core import BatchResult, BoundaryRecord, Engine, EngineConfig, FinishReason, Outcome, Policy, RequestStatus
+from interlock.core import (
+    BatchResult,
+    BoundaryRecord,
+    Engine,
+    EngineConfig,
+    FinishReason,
+    Outcome,
+    Policy,
+    RequestStatus,
+)
+from interlock.core.config_errors import validate
+from interlock.core.config_sections import EngineSection, KVSection
+from interlock.core.config_workload import WorkloadSection
 from interlock.core.hashing import splitmix64
 from interlock.core.request import TRANSITIONS
 from interlock.core.work import WorkKey
+from interlock.executors.simulated.executor import Simulated
+from interlock.plugins import workload
 
 MIXED = ("fcfs", "mixed")
 URGENT = ({"priority": {"preempt": "recompute"}}, "mixed")
 _POISON = np.uint64(0xDEAD)
 
 
-def R(  # noqa: N802
+def R(
     arrival: float, prompt: int | Sequence[int], output: int, priority: int = 0, says: int | None = None, **more: Any
 ) -> dict[str, Any]:
     """A request that ends by length after `output` tokens; with `says`, the model ends by itself after so many."""
@@ -38,8 +53,8 @@ class Paged:
     """The simulated executor, with paged memory behind it.
 
     Each token's KV is a fingerprint of the whole context up to it, written where the block table says. Every batch must
-    find the KV of all that came before, so a wrong block, a stale hit or a skipped token does not go unnoticed. `fails`:
-    submissions (by number) that fail; `twice`: submissions whose result is handed out a second time.
+    find the KV of all that came before, so a wrong block, a stale hit or a skipped token does not go unnoticed.
+    `fails`: submissions (by number) that fail; `twice`: submissions whose result is handed out a second time.
     """
 
     def __init__(self, inner: Any, fails: Iterable[int] = (), twice: Iterable[int] = ()) -> None:
@@ -53,7 +68,20 @@ class Paged:
 
     def start(self, config: Any) -> None:
         self.memory = np.zeros((config.num_blocks, config.block_size), np.uint64)
+        self.host: dict[int, np.ndarray] = {}
         self.inner.start(config)
+
+    def suspend(self, rows: np.ndarray, modes: Any, copies: Any) -> None:
+        for copy in copies:
+            for device, host in zip(copy.device.tolist(), copy.host.tolist(), strict=True):
+                self.host[host] = self.memory[device].copy()
+        self.inner.suspend(rows, modes, copies)
+
+    def resume(self, rows: np.ndarray, copies: Any) -> None:
+        for copy in copies:
+            for device, host in zip(copy.device.tolist(), copy.host.tolist(), strict=True):
+                self.memory[device] = self.host[host]
+        self.inner.resume(rows, copies)
 
     def submit(self, batch: Any) -> Any:
         ticket = self.inner.submit(batch)
@@ -88,7 +116,9 @@ class Paged:
             for at, mark in enumerate(marks):
                 if not failed:
                     found = self._cells(lines[at], np.arange(len(mark)))
-                    assert np.array_equal(found, mark), f"step {batch.step}: request {batch.numbers[at]} reads KV that is not its own"
+                    assert np.array_equal(found, mark), (
+                        f"step {batch.step}: request {batch.numbers[at]} reads KV that is not its own"
+                    )
 
     def _cells(self, line: np.ndarray, positions: np.ndarray, values: Any = None) -> np.ndarray:
         size = self.memory.shape[1]
@@ -155,7 +185,10 @@ class Audit:
         owned = table.slot[rows][table.slot[rows] >= 0]
         assert len(np.unique(owned)) == len(owned)
         assert len(owned) + state.free_slots == state.limits.max_num_seqs
-        active, waiting = rows[table.status[rows] == RequestStatus.ACTIVE], rows[table.status[rows] == RequestStatus.WAITING]
+        active, waiting = (
+            rows[table.status[rows] == RequestStatus.ACTIVE],
+            rows[table.status[rows] == RequestStatus.WAITING],
+        )
         assert (table.slot[active] >= 0).all() and (table.slot[waiting] < 0).all()
         assert sorted(state.active.tolist()) == active.tolist()
         queue = state.waiting.rows
@@ -206,11 +239,19 @@ class Audit:
             assert outcome.number not in self.outcomes, "a second end"
             self.outcomes[outcome.number] = outcome
             assert outcome.output_ids.tolist() == self.streams.get(outcome.number, [])
-            spent = outcome.queue_ns + outcome.prefill_ns + outcome.decode_ns + outcome.preempted_ns + outcome.transfer_ns
+            spent = (
+                outcome.queue_ns + outcome.prefill_ns + outcome.decode_ns + outcome.preempted_ns + outcome.transfer_ns
+            )
             parts = outcome.queue_ns, outcome.prefill_ns, outcome.decode_ns, outcome.preempted_ns, outcome.transfer_ns
             if outcome.finish_reason is not FinishReason.REJECTED:
                 assert min(parts) >= 0 and spent == outcome.finished_ns - outcome.arrival_ns
-            times = [outcome.arrival_ns, outcome.admitted_ns, outcome.first_token_ns, outcome.last_token_ns, outcome.finished_ns]
+            times = [
+                outcome.arrival_ns,
+                outcome.admitted_ns,
+                outcome.first_token_ns,
+                outcome.last_token_ns,
+                outcome.finished_ns,
+            ]
             known = [time for time in times if time is not None]
             assert known == sorted(known)
 
@@ -234,10 +275,10 @@ def engine_of(
     *requests: dict[str, Any],
     stack: Sequence[Any] = MIXED,
     bs: int = 4,
-    N: int = 64,  # noqa: N803
-    B: int = 64,  # noqa: N803
-    S: int = 8,  # noqa: N803
-    L: int = 64,  # noqa: N803
+    N: int = 64,
+    B: int = 64,
+    S: int = 8,
+    L: int = 64,
     reserve: str = "prompt",
     caching: bool = False,
     fails: Iterable[int] = (),
@@ -245,26 +286,34 @@ def engine_of(
     watermark: float = 0.0,
     **limits: Any,
 ) -> Engine:
-    """An engine under audit, its executor `Paged`. Members of `stack` are names, options by name, or `Policy` objects."""
+    """An engine under audit, its executor `Paged`. `stack` holds names, options by name, or `Policy` objects."""
     entries = [{"id": f"R{i}", **request} for i, request in enumerate(requests)]
-    config = EngineConfig.load(
-        {
-            "engine": {"max_num_seqs": S, "max_num_batched_tokens": B, "max_model_len": L, "max_repeat": 1, **limits},
-            "kv": {
-                "num_blocks": N, "block_size": bs, "enable_prefix_caching": caching, "reserve": reserve, "watermark": watermark,
-            },
-            "policies": [item for item in stack if not isinstance(item, Policy)] or ["fcfs"],
-            "executor": {"simulated": {"cost": {"constant": {"step_s": 1.0}}}},
-            "workload": {"requests": entries},
-        }
-    )  # fmt: skip
-    configured = iter(config.build_policies())
+    names = [item for item in stack if not isinstance(item, Policy)]
+    config, prototypes = _configured(json.dumps(names or ["fcfs"]))
+    engine_limits = {"max_num_seqs": S, "max_num_batched_tokens": B, "max_model_len": L, "max_repeat": 1, **limits}
+    kv = {"num_blocks": N, "block_size": bs, "enable_prefix_caching": caching, "reserve": reserve}
+    sections = {
+        "engine": EngineSection(**engine_limits),
+        "kv": KVSection(**kv, watermark=watermark),
+        "workload": validate(WorkloadSection, {"requests": entries}),
+    }
+    config = config.model_copy(update=sections)
+    configured = (type(policy)(policy.options) for policy in prototypes)
     policies = [item if isinstance(item, Policy) else next(configured) for item in stack]
-    executor, audit = Paged(config.build_executor(), fails, twice), Audit()
-    engine = Engine(config, policies, executor, feed=config.build_feed(), observers=[audit])
+    executor, audit = Paged(Simulated({"cost": {"constant": {"step_s": 1.0}}}), fails, twice), Audit()
+    assert config.workload is not None
+    feed = workload.build(config.workload, base=config.base, seed=config.engine.seed, max_model_len=L)
+    engine = Engine(config, policies, executor, feed=feed, observers=[audit])
     audit.engine = engine
     engine.audit = audit  # type: ignore[attr-defined]
     return engine
+
+
+@lru_cache
+def _configured(stack: str) -> tuple[EngineConfig, list[Policy]]:
+    """A configuration with this stack, and its policies. Looked up once: names cost a walk over what is installed."""
+    config = EngineConfig.load({"policies": json.loads(stack)})
+    return config, config.build_policies()
 
 
 class Play:
@@ -330,7 +379,9 @@ class Play:
     @property
     def used(self) -> dict[int, int]:
         """Blocks with a holder, by step."""
-        return {round(r.time_s): r.counts.used_blocks for r in self.records if r.batch is not None and r.counts is not None}
+        return {
+            round(r.time_s): r.counts.used_blocks for r in self.records if r.batch is not None and r.counts is not None
+        }
 
     def reasons(self, name: str) -> list[str]:
         """The reasons of a request's transitions, in order."""
@@ -360,25 +411,24 @@ def alone(name: str, request: dict[str, Any], longest: int = 64) -> list[int]:
 @lru_cache(maxsize=4096)
 def _alone(name: str, own: tuple[tuple[str, Any], ...], longest: int) -> tuple[int, ...]:
     request = {"id": name, **{key: list(value) if isinstance(value, tuple) else value for key, value in own}}
-    run = Play(engine_of(request, N=4096, B=4096, L=longest))
+    run = Play(engine_of(request, N=longest, B=longest, S=1, L=longest))
     return tuple(run.output(name))
 
 
 class Hold(Policy):
-    """A gate: requests enter only when it opens. `gates`: by request id, the time, or None for never."""
+    """A gate: requests enter only when it opens. `gates`: by request id, the time (`NEVER`: none that comes).
 
-    def __init__(self, gates: dict[str, float | None], until: bool = True) -> None:
+    Without `until` the engine is not told when: such a hold is a stall when nobody else runs.
+    """
+
+    NEVER = 1e6
+
+    def __init__(self, gates: dict[str, float], until: bool = True) -> None:
         super().__init__()
         self.gates, self.until = gates, until
 
     def admit(self, offer: Any, view: Any) -> None:
         for row in offer.rows:
-            name = view.request(row).id
-            if name not in self.gates:
-                continue
-            time = self.gates[name]
-            mask = np.arange(view.capacity) == row
-            if time is None:
-                offer.hold(mask)
-            elif view.now < time:
-                offer.hold(mask, until=time if self.until else None)
+            time = self.gates.get(view.request(row).id, 0.0)
+            if view.now < time:
+                offer.hold(np.arange(view.capacity) == row, until=time if self.until else None)

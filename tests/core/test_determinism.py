@@ -40,7 +40,9 @@ def configuration(seed: int, stack: list[Any], generated: bool = False, **engine
         "engine": {"max_num_seqs": 5, "max_num_batched_tokens": 24, "max_model_len": 96, "seed": seed, **engine},
         "kv": {"num_blocks": 24, "block_size": 4, "reserve": "none"},
         "policies": stack,
-        "executor": {"simulated": {"cost": {"linear": {"base_s": 0.4, "prefill_token_s": 0.05, "decode_token_s": 0.1}}}},
+        "executor": {
+            "simulated": {"cost": {"linear": {"base_s": 0.4, "prefill_token_s": 0.05, "decode_token_s": 0.1}}}
+        },
         "workload": {"generate": GENERATED} if generated else requests(seed),
     }
 
@@ -144,7 +146,15 @@ def test_processes_and_hash_seeds_decide_alike() -> None:
         assert said.split() == here, f"PYTHONHASHSEED={hash_seed}"
 
 
-CLOCKS = ("time.time(", "time.monotonic(", "datetime.now(", "perf_counter(", "random.random(", "np.random.rand", "default_rng()")
+CLOCKS = (
+    "time.time(",
+    "time.monotonic(",
+    "datetime.now(",
+    "perf_counter(",
+    "random.random(",
+    "np.random.rand",
+    "default_rng()",
+)
 
 
 @pytest.mark.parametrize("folder", ["core", "policies", "executors/simulated"])

@@ -1,4 +1,4 @@
-"""Random small workloads under pressure: they drain, invariants hold at every boundary, outputs are those served alone."""
+"""Random small workloads under pressure drain, invariants hold at every boundary, outputs are those served alone."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scenario import MIXED, URGENT, R, play
 
-from .scenario import MIXED, URGENT, R, play
-
-STACKS = [("fcfs",), MIXED, URGENT, ("fcfs", {"mixed": {"order": "decode_first"}}), ({"priority": {"aging": 0.5}}, "mixed")]
+STACKS = [
+    ("fcfs",),
+    MIXED,
+    URGENT,
+    ("fcfs", {"mixed": {"order": "decode_first"}}),
+    ({"priority": {"aging": 0.5}}, "mixed"),
+]
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=120, database=None)
 
 
@@ -31,7 +36,9 @@ def requests(draw: Any) -> dict[str, Any]:
     if draw(st.integers(0, 5)) == 0:
         more["timeout_s"] = float(draw(st.integers(1, 20)))
     says = draw(st.none() | st.integers(1, 9))
-    return R(draw(st.integers(0, 8)), draw(prompts()), draw(st.integers(1, 9)), draw(st.integers(0, 3)), says=says, **more)
+    return R(
+        draw(st.integers(0, 8)), draw(prompts()), draw(st.integers(1, 9)), draw(st.integers(0, 3)), says=says, **more
+    )
 
 
 @st.composite
@@ -55,24 +62,34 @@ def engines(draw: Any) -> dict[str, Any]:
 
 @SETTINGS
 @given(st.lists(requests(), min_size=1, max_size=9), engines())
-def test_every_workload_drains_with_one_end_each_and_its_own_output(entries: list[dict[str, Any]], config: dict[str, Any]) -> None:
+def test_every_workload_drains_with_one_end_each_and_its_own_output(
+    entries: list[dict[str, Any]], config: dict[str, Any]
+) -> None:
     run = play(*entries, **config)
     assert len(run.ends) == len(entries)
     for i, entry in enumerate(entries):
-        allowed = {"stop", "length"} | ({"cancelled"} if "cancel_at" in entry else set()) | ({"timeout"} if "timeout_s" in entry else set())
+        allowed = (
+            {"stop", "length"}
+            | ({"cancelled"} if "cancel_at" in entry else set())
+            | ({"timeout"} if "timeout_s" in entry else set())
+        )
         assert run.ends[f"R{i}"] in allowed, "everybody fits alone"
 
 
 @SETTINGS
 @given(st.lists(requests(), min_size=1, max_size=7), engines(), st.sets(st.integers(0, 30), max_size=3))
-def test_every_workload_drains_beside_failing_batches(entries: list[dict[str, Any]], config: dict[str, Any], fails: set[int]) -> None:
+def test_every_workload_drains_beside_failing_batches(
+    entries: list[dict[str, Any]], config: dict[str, Any], fails: set[int]
+) -> None:
     run = play(*entries, **config, fails=fails)
     assert set(run.ends.values()) <= {"stop", "length", "cancelled", "timeout", "error"}
 
 
 @SETTINGS
 @given(st.lists(requests(), min_size=1, max_size=7), engines(), st.sampled_from([2, 5, None]))
-def test_stretches_end_as_single_steps_do(entries: list[dict[str, Any]], config: dict[str, Any], repeat: int | None) -> None:
+def test_stretches_end_as_single_steps_do(
+    entries: list[dict[str, Any]], config: dict[str, Any], repeat: int | None
+) -> None:
     def ended(longest: int | None) -> Any:
         run = play(*entries, **config, max_repeat=longest)
         moves = [tuple(move) for record in run.records for move in record.transitions]

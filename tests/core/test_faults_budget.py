@@ -6,17 +6,24 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scenario import MIXED, R, play
 
 from interlock.core import Policy
-
-from .scenario import MIXED, R, play
 
 DECODE_FIRST = ("fcfs", {"mixed": {"order": "decode_first"}})
 
 
 @pytest.mark.parametrize(
     ("cap", "B", "chunks"),
-    [(16, 8, [8, 8, 4]), (8, 16, [8, 8, 4]), (0, 8, [8, 8, 4]), (0, 64, [20]), (7, 64, [7, 7, 6]), (20, 20, [20]), (1, 9, [1] * 20)],
+    [
+        (16, 8, [8, 8, 4]),
+        (8, 16, [8, 8, 4]),
+        (0, 8, [8, 8, 4]),
+        (0, 64, [20]),
+        (7, 64, [7, 7, 6]),
+        (20, 20, [20]),
+        (1, 9, [1] * 20),
+    ],
 )
 def test_the_smaller_of_two_caps_counts(cap: int, B: int, chunks: list[int]) -> None:  # B41; 0 is no limit, as in vLLM
     run = play(R(0, 20, 1), B=B, long_prefill_token_threshold=cap)
@@ -36,7 +43,8 @@ def test_a_long_prompt_does_not_keep_the_next_from_the_rest_of_the_budget() -> N
 
 @pytest.mark.parametrize("B", [1, 2, 4, 5])
 def test_decodes_stay_within_the_budget(B: int) -> None:
-    # B43: rows are served in the order of their admission, so that the first B run in steps 0 to 5, the next B after them.
+    # B43: rows are served in the order of their admission, so that the first B run in steps 0 to 5, the next B after
+    # them.
     run = play(*[R(0, 1, 6) for _ in range(6)], B=B)
     for i in range(6):
         assert list(run.ran(f"R{i}")) == list(range(6 * (i // B), 6 * (i // B) + 6))
@@ -77,8 +85,8 @@ def test_a_prompt_behind_more_decodes_than_the_budget_gets_nothing_and_goes_on_l
     )  # fmt: skip
     assert run.steps[0] == {"P": 4, **{f"D{i}": 1 for i in range(6)}}
     assert all(sum(run.steps[step].values()) <= tokens for step in run.steps if step)
-    # With 3 tokens the six decodes take two steps for a token each, until step 14, the seventh pair; with 6, until step 7;
-    # with 7 and 9 there are 1 and 3 a step for P. In step 15 there are 3 tokens for P, and 1 in step 16.
+    # With 3 tokens the six decodes take two steps for a token each, until step 14, the seventh pair; with 6, until
+    # step 7; with 7 and 9 there are 1 and 3 a step for P. In step 15 there are 3 tokens for P, and 1 in step 16.
     expected = {3: {0: 4, 15: 3, 16: 1}, 6: {0: 4, 8: 4}, 7: {0: 4, 1: 1, 2: 1, 3: 1, 4: 1}, 9: {0: 4, 1: 3, 2: 1}}
     assert run.ran("P") == expected[tokens]
 

@@ -6,10 +6,9 @@ import itertools
 from typing import Any
 
 import pytest
+from scenario import MIXED, URGENT, R, engine_of, play
 
 from interlock.core import Policy, Request, SamplingParams
-
-from .scenario import MIXED, URGENT, R, engine_of, play
 
 
 def ends(engine: Any) -> dict[str, str]:
@@ -44,7 +43,9 @@ class At(Policy):
             self.call()
 
 
-@pytest.mark.parametrize(("phase", "mode"), list(itertools.product(["planned", "submitted", "running", "applied"], ["fcfs", "mixed"])))
+@pytest.mark.parametrize(
+    ("phase", "mode"), list(itertools.product(["planned", "submitted", "running", "applied"], ["fcfs", "mixed"]))
+)
 def test_a_cancellation_at_any_phase_of_a_step_ends_it_once_and_the_step_goes_on(phase: str, mode: str) -> None:  # B66
     answers: list[Any] = []
     policy = At(phase, 3, lambda: answers.append(engine.cancel("R0")))
@@ -114,7 +115,7 @@ def test_a_request_that_is_still_to_arrive_may_be_cancelled() -> None:
 
 
 @pytest.mark.parametrize("caching", [False, True])
-@pytest.mark.parametrize("at", range(0, 12))
+@pytest.mark.parametrize("at", range(12))
 def test_cancelling_under_pressure_frees_what_was_held(at: int, caching: bool) -> None:
     requests = [R(0, 8, 6), R(0, 7, 6, cancel_at=float(at)), R(1, 9, 3)]
     run = play(*requests, N=5, S=3, caching=caching)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from .scenario import MIXED, R, play
+from scenario import MIXED, R, play
 
 POOLS = [(4, 8), (1, 5), (16, 3), (8, 2)]
 
@@ -32,7 +31,9 @@ def test_a_rejection_takes_no_place_in_the_queue() -> None:  # B01
 
 @pytest.mark.parametrize("reserve", ["none", "prompt", "full"])
 @pytest.mark.parametrize("p", range(29, 38))
-def test_every_configured_block_is_usable(p: int, reserve: str) -> None:  # B02: nothing is set aside, 8 blocks are 32 tokens
+def test_every_configured_block_is_usable(
+    p: int, reserve: str
+) -> None:  # B02: nothing is set aside, 8 blocks are 32 tokens
     run = play(R(0, p, 1), N=8, reserve=reserve)
     assert run.ends["R0"] == ("length" if p <= 32 else "rejected")
 
@@ -70,7 +71,9 @@ def test_the_last_token_needs_no_room(bs: int, N: int, p: int, reserve: str) -> 
     assert play(R(0, p, o + 1), bs=bs, N=N, reserve=reserve).ends == {"R0": "rejected"}
 
 
-def test_the_context_bounds_what_is_needed() -> None:  # B07: of 100 tokens asked, 17 - 13 fit the context: 16 of KV, 4 blocks
+def test_the_context_bounds_what_is_needed() -> (
+    None
+):  # B07: of 100 tokens asked, 17 - 13 fit the context: 16 of KV, 4 blocks
     run = play(R(0, 13, 100), N=4, L=17, reserve="full")
     assert run.ends == {"R0": "length"} and len(run.output("R0")) == 4
 

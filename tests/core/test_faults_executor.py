@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from scenario import MIXED, URGENT, R, engine_of, play
 
 from interlock.core import BatchResult, ExecutorError, Policy
-
-from .scenario import MIXED, URGENT, R, engine_of, play
 
 # With fails={k} the k-th submission fails: step k of the boundary at time k. It takes its second like any other.
 
@@ -88,7 +87,8 @@ def test_policies_are_told_of_those_who_end_with_error() -> None:
 
 
 def test_what_a_failed_batch_published_is_withdrawn() -> None:
-    # R0's two blocks are published with step 0. It fails; R0 is held back by the plan, and R1, of the same prompt, finds nothing.
+    # R0's two blocks are published with step 0. It fails; R0 is held back by the plan, and R1, of the same prompt,
+    # finds nothing.
     class Late(Policy):
         def select(self, plan: Any, view: Any) -> None:
             if 1 <= view.step < 3:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from scenario import R, alone, engine_of, play
 
 from interlock.core import Engine, Handle, Request, SamplingParams
-
-from .scenario import R, alone, engine_of, play
 
 
 def request(name: str, prompt: Any = 4, tokens: int | None = 3, **sampling: Any) -> Request:

@@ -6,17 +6,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scenario import MIXED, R, engine_of, play
 
 from interlock.core import Engine, Policy, RequestStatus
-
-from .scenario import MIXED, R, engine_of, play
 
 PREFIX = list(range(1, 9))
 
 
 @pytest.mark.parametrize("attempts", [1, 2, 4])
 def test_a_hit_counts_once_however_often_admission_was_tried(attempts: int) -> None:
-    # B99. R0 leaves 2 cached blocks and ends; Z then holds the 4 others of 6 for so many steps; R1 needs 3, 2 of them hits.
+    # B99. R0 leaves 2 cached blocks and ends; Z then holds the 4 others of 6 for so many steps; R1 needs 3, 2 of them
+    # hits.
     requests = [R(0, [*PREFIX, 99], 1), R(2, 13, attempts, id="Z"), R(2, [*PREFIX, 98], 2, id="R1")]
     run = play(*requests, N=6, caching=True)
     cached = [record.cached[2] for record in run.records if 2 in record.cached]
@@ -34,7 +34,8 @@ def test_a_request_that_resumes_on_its_own_blocks_counts_no_hit() -> None:
 
 
 def test_recomputed_tokens_are_those_that_were_computed_before() -> None:
-    # R1 gives way in step 1 with 7 tokens computed and one said: its context of 8 runs again, 7 of it for the second time.
+    # R1 gives way in step 1 with 7 tokens computed and one said: its context of 8 runs again, 7 of it for the second
+    # time.
     run = play(R(0, 8, 6), R(0, 7, 6), N=4)
     assert (run.outcomes["R1"].recomputed_tokens, run.outcomes["R0"].recomputed_tokens) == (7, 0)
 
@@ -50,7 +51,10 @@ class Monitor:
     def on_boundary(self, record: Any) -> None:
         state, counts = self.engine.state, record.counts
         status = state.table.status[sorted(state.entries)]
-        assert (counts.running, counts.waiting) == ((status == RequestStatus.ACTIVE).sum(), (status == RequestStatus.WAITING).sum())
+        assert (counts.running, counts.waiting) == (
+            (status == RequestStatus.ACTIVE).sum(),
+            (status == RequestStatus.WAITING).sum(),
+        )
         assert (counts.used_blocks, counts.fenced_blocks) == (state.pool.used, state.pool.fenced)
         if record.batch is not None:
             self.steps.append(record.batch.step)
@@ -84,7 +88,11 @@ class Witness(Policy):
         self.note("arrival", rows, view)
 
     def on_admitted(self, rows: Any, view: Any) -> None:
-        assert (view.status[rows] == RequestStatus.ACTIVE).all() and (view.slot[rows] >= 0).all() and set(rows) <= set(view.active)
+        assert (
+            (view.status[rows] == RequestStatus.ACTIVE).all()
+            and (view.slot[rows] >= 0).all()
+            and set(rows) <= set(view.active)
+        )
         self.note("admitted", rows, view)
 
     def on_batch(self, batch: Any, view: Any) -> None:
@@ -97,7 +105,11 @@ class Witness(Policy):
             self.tokens[number] = self.tokens.get(number, 0) + count
 
     def on_preempted(self, rows: Any, modes: Any, view: Any) -> None:
-        assert (view.status[rows] == RequestStatus.WAITING).all() and (view.slot[rows] < 0).all() and (view.blocks[rows] == 0).all()
+        assert (
+            (view.status[rows] == RequestStatus.WAITING).all()
+            and (view.slot[rows] < 0).all()
+            and (view.blocks[rows] == 0).all()
+        )
         assert [str(mode) for mode in modes] == ["recompute"] * len(rows)
         self.note("preempted", rows, view)
 
@@ -116,7 +128,12 @@ def test_events_tell_what_has_happened_and_each_thing_once(caching: bool) -> Non
     requests = [R(0, 8, 6), R(0, 7, 6), R(1, 4, 3), R(2, 4, 9, cancel_at=4.0), R(3, 4, 9, timeout_s=2.0)]
     run = play(*requests, N=4, S=3, caching=caching, stack=(*MIXED, witness))
     everybody = list(range(5))
-    assert sorted(witness.seen["arrival"]) == sorted(witness.seen["finished"]) == sorted(witness.seen["retired"]) == everybody
+    assert (
+        sorted(witness.seen["arrival"])
+        == sorted(witness.seen["finished"])
+        == sorted(witness.seen["retired"])
+        == everybody
+    )
     assert len(witness.seen["preempted"]) == sum(outcome.preemptions for outcome in run.outcomes.values()) > 0
     first = [run.ids[n] for n in dict.fromkeys(witness.seen["admitted"])]
     assert first == [move.request_id for r in run.records for move in r.transitions if move.reason == "admitted"]

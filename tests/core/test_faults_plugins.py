@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from typing import Any
 
 import numpy as np
 import pytest
+from scenario import MIXED, URGENT, Play, R, alone, engine_of, play
 
 from interlock.core import ConfigError, HookError, LivelockError, Policy, PolicyViolation, Request, SamplingParams
 from interlock.core.work import WorkKey
 from interlock.policies.fcfs import Fcfs
-
-from .scenario import MIXED, URGENT, Play, R, alone, engine_of, play
 
 PRESSURE = [R(0, 8, 6, 1), R(0, 7, 6, 2), R(1, 12, 4, 0), R(3, 4, 9, 1, cancel_at=7.0), R(3, 40, 2, 0), R(9, 4, 1, 3)]
 TIGHT = {"N": 11, "S": 3, "B": 10, "caching": True}
@@ -105,7 +105,14 @@ def test_no_hook_sees_the_true_length() -> None:
                     getattr(view, name)
             for row in offer.rows:
                 request = view.request(row)
-                seen.append((view.predicted[row], view.max_tokens[row], getattr(request, "output", None), dict(request.metadata)))
+                seen.append(
+                    (
+                        view.predicted[row],
+                        view.max_tokens[row],
+                        getattr(request, "output", None),
+                        dict(request.metadata),
+                    )
+                )
 
     play(R(0, 4, 30, says=3), stack=(*MIXED, Peeks()))
     assert seen == [(-1, 30, None, {})]
@@ -205,7 +212,9 @@ def test_a_wrong_edit_is_an_error_that_names_plugin_and_hook(hook: str, what: st
     assert isinstance(raised.value, HookError) == (what == "a raise")
     engine.audit._slots()  # type: ignore[attr-defined]
     state = engine.state
-    assert (np.bincount(np.concatenate([state.held(row) for row in state.entries]), minlength=4) == state.pool.references).all()
+    assert (
+        np.bincount(np.concatenate([state.held(row) for row in state.entries]), minlength=4) == state.pool.references
+    ).all()
 
 
 @pytest.mark.parametrize(("hook", "what", "edit"), WRONG, ids=[f"{hook}: {what}" for hook, what, _ in WRONG])
@@ -215,15 +224,15 @@ def test_under_repair_a_wrong_edit_is_undone_and_counted(hook: str, what: str, e
     assert run.engine.stats.violations > 0
 
 
-@pytest.mark.parametrize("event", ["on_arrival", "on_admitted", "on_batch", "on_result", "on_preempted", "on_finished", "on_retired"])
+@pytest.mark.parametrize(
+    "event", ["on_arrival", "on_admitted", "on_batch", "on_result", "on_preempted", "on_finished", "on_retired"]
+)
 def test_a_raising_event_is_named_and_under_repair_harmless(event: str) -> None:
     def raises(self: Policy, *arguments: Any) -> None:
         raise RuntimeError("boom")
 
     def policy() -> Policy:
-        arguments = {
-            "on_batch": "batch, view", "on_result": "rows, computed, emitted, view", "on_preempted": "rows, modes, view",
-        }.get(event, "rows, view")  # fmt: skip
+        arguments = ", ".join(list(inspect.signature(getattr(Policy, event)).parameters)[1:])
         namespace: dict[str, Any] = {"raises": raises}
         exec(f"def {event}(self, {arguments}): raises(self)", namespace)
         return type("Bad", (Policy,), {event: namespace[event]})()
@@ -325,7 +334,14 @@ class Allow(Policy):
 @pytest.mark.parametrize(("n", "started"), [(0, 3), (1, 2), (2, 2)])
 def test_an_allowance_of_none_admits_nobody(n: int, started: int) -> None:
     # Two of four slots run until step 8; R2 and R3 wait from 2 on. With 1 at a boundary R3 follows R2 a step later.
-    run = play(R(0, 4, 9), R(0, 4, 9), R(2, 4, 2), R(2, 4, 2), S=4, stack=(*MIXED, Allow(n, 3.0 if n == 0 else 99.0)) if n else (*MIXED, Late()))
+    run = play(
+        R(0, 4, 9),
+        R(0, 4, 9),
+        R(2, 4, 2),
+        R(2, 4, 2),
+        S=4,
+        stack=(*MIXED, Allow(n, 3.0 if n == 0 else 99.0)) if n else (*MIXED, Late()),
+    )
     assert run.started("R2") == started
 
 
@@ -351,7 +367,13 @@ def test_a_queue_of_none_refuses_everybody(limit: int | None, served: int) -> No
 
 @pytest.mark.parametrize("limit", [0, 1, 2])
 def test_a_scan_of_none_displaces_nobody(limit: int) -> None:
-    run = play(*[R(0, 4, 9, 9) for _ in range(3)], *[R(2, 4, 2, 0, id=f"H{i}") for i in range(2)], S=3, stack=URGENT, scan_limit=limit)
+    run = play(
+        *[R(0, 4, 9, 9) for _ in range(3)],
+        *[R(2, 4, 2, 0, id=f"H{i}") for i in range(2)],
+        S=3,
+        stack=URGENT,
+        scan_limit=limit,
+    )
     assert len(run.preempted.get(2, [])) == limit
 
 

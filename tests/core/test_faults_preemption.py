@@ -6,16 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scenario import MIXED, URGENT, R, engine_of, play
 
 from interlock.core import Engine, Policy, PolicyViolation
-
-from .scenario import MIXED, URGENT, R, engine_of, play
 
 # -- a victim is not in the batch (B22). H and L hold two blocks each of four; H's ninth token needs a third in step 1.
 
 
 def test_the_victim_is_not_in_the_batch_and_comes_back() -> None:
-    # L has 7 + 1 tokens of context, so its 2 blocks come free with H's 4, in step 6; tokens 2 to 6 follow until step 10.
+    # L has 7 + 1 tokens of context, so its 2 blocks come free with H's 4, in step 6; tokens 2 to 6 follow until step
+    # 10.
     run = play(R(0, 8, 6, 0, id="H"), R(0, 7, 6, 9, id="L"), N=4, S=2, stack=URGENT)
     assert run.steps[1] == {"H": 1} and run.preempted == {1: ["L"]}
     assert (run.finished("H"), list(run.ran("L").items())[1], run.finished("L")) == (5, (6, 8), 10)
@@ -41,8 +41,8 @@ def test_without_a_policy_the_latest_admitted_gives_way() -> None:
 
 @pytest.mark.parametrize("stack", [MIXED, URGENT])
 def test_three_decodes_of_which_one_gives_way(stack: tuple) -> None:
-    # B40: 5 tokens of prompt are 2 blocks, step 4 writes the ninth token and needs a third: 9 of 8. R2 leaves 2 free and
-    # needs 3 to come back.
+    # B40: 5 tokens of prompt are 2 blocks, step 4 writes the ninth token and needs a third: 9 of 8. R2 leaves 2 free
+    # and needs 3 to come back.
     run = play(*[R(0, 5, 7) for _ in range(3)], N=8, stack=stack)
     assert run.preempted == {4: ["R2"]}
     assert list(run.steps[4]) == list(run.steps[5]) == list(run.steps[6]) == ["R0", "R1"]
@@ -62,8 +62,8 @@ def test_a_candidate_takes_the_fewest_victims(several: int) -> None:
 
 
 def test_growth_takes_the_fewest_victims_in_one_pass() -> None:
-    # B108: five rows of 2 full blocks each fill the pool, each needs 1 more. R4 frees 2 for R0 and R1, R3 frees 2 of which
-    # R2 takes 1.
+    # B108: five rows of 2 full blocks each fill the pool, each needs 1 more. R4 frees 2 for R0 and R1, R3 frees 2 of
+    # which R2 takes 1.
     run = play(*[R(0, 8, 4) for _ in range(5)], N=10, S=5)
     assert run.preempted[1] == ["R4", "R3"]
     assert run.steps[1] == {"R0": 1, "R1": 1, "R2": 1}
@@ -94,8 +94,8 @@ def test_an_urgent_request_displaces_for_blocks() -> None:
 
 
 def test_where_rows_grow_and_somebody_gave_way_the_urgent_one_enters_next() -> None:
-    # B26 (outputs of 16 instead of 20, since 16 + 19 tokens never fit 8 blocks). Both grow in step 1, R1 gives way; such a
-    # boundary admits nobody, and H finds 3 blocks free in step 2.
+    # B26 (outputs of 16 instead of 20, since 16 + 19 tokens never fit 8 blocks). Both grow in step 1, R1 gives way;
+    # such a boundary admits nobody, and H finds 3 blocks free in step 2.
     run = play(R(0, 16, 16, 9), R(0, 16, 16, 9), R(1, 8, 2, 0, id="H"), N=8, stack=URGENT)
     assert run.started("H") == 2 and run.preempted[1] == ["R1"] and 2 not in run.preempted
 
@@ -114,7 +114,8 @@ def test_a_context_longer_than_the_budget_is_computed_again_in_chunks(p: int, B:
     chunks = [B] * (context // B) + ([context % B] if context % B else [])
     assert list(again.values())[: len(chunks)] == chunks
     if (p, B) == (12, 16):
-        # Both hold 21 tokens, 6 blocks wanted each, in step 10; R0 ends in step 19; R1 runs 16 + 5, then tokens 11 to 20.
+        # Both hold 21 tokens, 6 blocks wanted each, in step 10; R0 ends in step 19; R1 runs 16 + 5, then tokens 11 to
+        # 20.
         assert run.outcomes["R1"].recomputed_tokens == 20 and run.finished("R1") == 31
 
 
@@ -124,7 +125,13 @@ def test_what_was_delivered_is_kept_and_nothing_is_delivered_twice(o: int) -> No
     run = play(R(0, 8, o), R(0, 7, o), N=-(-(8 + o) // 4) + 1)
     number = next(n for n, name in run.ids.items() if name == "R1")
     assert run.outcomes["R1"].preemptions >= 1
-    times = [c.result.ends_ns[0] for r in run.records for c in r.collected for at in np.flatnonzero(c.delivered[0]) if c.batch.numbers[at] == number]
+    times = [
+        c.result.ends_ns[0]
+        for r in run.records
+        for c in r.collected
+        for at in np.flatnonzero(c.delivered[0])
+        if c.batch.numbers[at] == number
+    ]
     assert len(times) == len(set(times)) == o
 
 
@@ -168,6 +175,7 @@ def test_who_gave_way_last_comes_back_last() -> None:
 
 
 def test_a_row_that_keeps_giving_way_is_spared_until_it_banks() -> None:
-    # With max_preemptions 1, whoever lost without banking is nobody's victim: both still end, by growing rows' own leave.
+    # With max_preemptions 1, whoever lost without banking is nobody's victim: both still end, by growing rows' own
+    # leave.
     run = play(R(0, 8, 9), R(0, 8, 9), R(0, 8, 9), N=6, max_preemptions=1)
     assert set(run.ends.values()) == {"length"}

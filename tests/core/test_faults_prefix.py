@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scenario import MIXED, Hold, Play, R, engine_of, play
 
 from interlock.core.blocks import BlockPool
-
-from .scenario import MIXED, Hold, Play, R, engine_of, play
 
 
 def prompt(tokens: int, own: int = 0, shared: int = 8) -> list[int]:
@@ -32,7 +31,12 @@ def starts(run: Play, name: str) -> dict[int, int]:
 def test_the_prefix_is_matched_before_the_tokens_are_sized(B: int, chunks: list[int]) -> None:
     # B45: 12 of R1's 20 tokens are cached, two decodes take 2 of the budget: with B=6 the first chunk is 12 to 15.
     # With B=3 there is one token a step beside D0 and D1 until they end in step 17, and the rest in step 18.
-    requests = [R(0, prompt(13, 0, 12), 1), R(8, 1, 10, id="D0"), R(8, 1, 10, id="D1"), R(12, prompt(20, 1, 12), 1, id="R1")]
+    requests = [
+        R(0, prompt(13, 0, 12), 1),
+        R(8, 1, 10, id="D0"),
+        R(8, 1, 10, id="D1"),
+        R(12, prompt(20, 1, 12), 1, id="R1"),
+    ]
     run = play(*requests, B=B, caching=True)
     assert run.outcomes["R1"].cached_tokens == 12 and starts(run, "R1")[12] == 12
     assert list(run.ran("R1").values()) == chunks
@@ -60,8 +64,9 @@ def test_cached_blocks_rise_while_nothing_is_live() -> None:  # B60: 24 prompts 
 
 
 def test_a_hit_is_looked_up_anew_at_every_attempt() -> None:
-    # B52. R0 leaves blocks 2 (part-filled), 1 and 0 at the end of the queue; Z takes the three others until step 3. In
-    # step 2 R1 would hit 2 blocks but needs 4 of the 3 left; R2 passes it and overwrites them. In step 4 R1 runs it all.
+    # B52. R0 leaves blocks 2 (part-filled), 1 and 0 at the end of the queue; Z takes the three others until step 3.
+    # In step 2 R1 would hit 2 blocks but needs 4 of the 3 left; R2 passes it and overwrites them. In step 4 R1 runs
+    # it all.
     requests = [
         R(0, prompt(9), 1), R(1, 9, 3, id="Z"), R(2, prompt(16, 1), 1, id="R1"), R(2, 12, 1, id="R2"),
     ]  # fmt: skip
@@ -125,7 +130,9 @@ def test_output_tokens_are_hit_too() -> None:
 def test_tenants_do_not_share_where_salted() -> None:
     for salted, hit in ((False, 8), (True, 0)):
         config = {"caching": True}
-        engine = engine_of(R(0, prompt(9), 1, tenant="x"), R(2, prompt(9), 1, tenant="y"), R(4, prompt(9), 1, tenant="x"), **config)
+        engine = engine_of(
+            R(0, prompt(9), 1, tenant="x"), R(2, prompt(9), 1, tenant="y"), R(4, prompt(9), 1, tenant="x"), **config
+        )
         engine.state.kv = engine.state.kv.model_copy(update={"salt_by_tenant": salted})
         run = Play(engine)
         assert [run.outcomes[f"R{i}"].cached_tokens for i in range(3)] == [0, hit, 8]
@@ -148,8 +155,8 @@ def test_a_resumed_request_runs_what_its_hit_leaves(p: int, N: int) -> None:
 
 
 def test_a_preempted_request_hits_its_own_blocks_where_they_are_still_there() -> None:
-    # R1 gives way in step 1 with 8 tokens in 2 full blocks; R0 takes a third block then and a fourth in step 5. The queue
-    # is [R1's second, R1's first] in step 1: the second goes first, then the first. Nothing is left of them.
+    # R1 gives way in step 1 with 8 tokens in 2 full blocks; R0 takes a third block then and a fourth in step 5. The
+    # queue is [R1's second, R1's first] in step 1: the second goes first, then the first. Nothing is left of them.
     run = play(R(0, 8, 6), R(0, 7, 6), N=4, caching=True)
     assert run.preempted == {1: ["R1"]} and starts(run, "R1")[6] == 0
     # With two more free blocks in front of them, both are still there: 8 tokens of context, of which a hit leaves one.
@@ -201,7 +208,8 @@ def refuse_once(monkeypatch: pytest.MonkeyPatch, blocks: int) -> list[int]:
 
 
 def test_a_refusal_after_a_positive_admission_leaves_everything_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    # The gate opens at 3, when R0 has ended; R1 asks for 2 blocks and is refused; at the next boundary it starts, before R2.
+    # The gate opens at 3, when R0 has ended; R1 asks for 2 blocks and is refused; at the next boundary it starts,
+    # before R2.
     requests = [R(0, 4, 3), R(0, 8, 2), R(0, 4, 2)]
     engine = engine_of(*requests, stack=(*MIXED, Hold({"R1": 4.0, "R2": 4.0})), caching=True)
     refused = refuse_once(monkeypatch, 2)

@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scenario import MIXED, URGENT, R, engine_of, play
 
 from interlock.core import Demand, DemandKind, Policy, PolicyViolation
-
-from .scenario import MIXED, URGENT, R, engine_of, play
 
 STAYS = ({"priority": {"displace": False}}, "mixed")
 NEVER = ({"priority": {"preempt": None}}, "mixed")
@@ -59,7 +58,9 @@ def test_the_lowest_gives_way_and_among_equals_the_latest_admitted() -> None:
 @pytest.mark.parametrize("reserve", ["none", "prompt", "full"])
 def test_equal_priorities_never_displace_each_other(reserve: str, caching: bool) -> None:
     run = play(*[R(k, 4, 6, 3) for k in range(8)], S=2, reserve=reserve, caching=caching, stack=URGENT)
-    assert not run.preempted and [run.started(f"R{k}") for k in range(8)] == sorted(run.started(f"R{k}") for k in range(8))
+    assert not run.preempted and [run.started(f"R{k}") for k in range(8)] == sorted(
+        run.started(f"R{k}") for k in range(8)
+    )
 
 
 def test_nobody_is_displaced_for_a_request_that_would_still_not_fit() -> None:
@@ -70,7 +71,8 @@ def test_nobody_is_displaced_for_a_request_that_would_still_not_fit() -> None:
 
 
 def test_the_first_that_cannot_fit_ends_the_pass_for_those_behind_it() -> None:
-    # The same, with a smaller one behind H that could displace L: H is first in the offer, so nobody is displaced for it.
+    # The same, with a smaller one behind H that could displace L: H is first in the offer, so nobody is displaced for
+    # it.
     requests = [R(0, 20, 5, 0, id="U"), R(0, 4, 5, 9, id="L"), R(1, 20, 2, 5, id="H"), R(1, 4, 2, 6, id="J")]
     run = play(*requests, N=10, S=2, stack=URGENT)
     assert not run.preempted
@@ -78,7 +80,9 @@ def test_the_first_that_cannot_fit_ends_the_pass_for_those_behind_it() -> None:
 
 @pytest.mark.parametrize("preempt", ["recompute", None])
 @pytest.mark.parametrize("displace", [True, False])
-def test_growth_takes_from_the_lowest_also_where_candidates_displace_nobody(displace: bool, preempt: str | None) -> None:
+def test_growth_takes_from_the_lowest_also_where_candidates_displace_nobody(
+    displace: bool, preempt: str | None
+) -> None:
     stack = ({"priority": {"displace": displace, "preempt": preempt}}, "mixed")
     run = play(R(0, 7, 6, 9, id="L"), R(0, 8, 6, 0, id="H"), N=4, stack=stack)
     assert run.preempted[1] == ["L"]
@@ -127,7 +131,9 @@ def test_equal_keys_keep_the_order_of_submission(S: int, stack: tuple) -> None:
     runs = [play(*[R(0, 4, 2, 1) for _ in range(5)], S=S, stack=stack) for _ in range(2)]
     for run in runs:
         assert run.outcomes["R0"].number == 0
-        assert [move.request_id for r in run.records for move in r.transitions if move.reason == "admitted"] == [f"R{i}" for i in range(5)]
+        assert [move.request_id for r in run.records for move in r.transitions if move.reason == "admitted"] == [
+            f"R{i}" for i in range(5)
+        ]
     assert runs[0].steps == runs[1].steps
 
 
@@ -144,7 +150,9 @@ class Hrrn(Policy):
 @pytest.mark.parametrize(("until", "first"), [(6, "B"), (5, "A"), (20, "B")])
 def test_a_score_that_depends_on_time_is_computed_when_it_is_used(until: int, first: str) -> None:
     # The slot is free at `until`. At 6, A has (6 + 100) / 100 = 1.06 and B (1 + 10) / 10 = 1.1; at 5, 1.05 and 1.0.
-    run = play(R(0, 4, until, id="Z"), R(0.5, 4, 100, id="A"), R(5, 4, 10, id="B"), S=1, L=128, N=99, stack=(*MIXED, Hrrn()))
+    run = play(
+        R(0, 4, until, id="Z"), R(0.5, 4, 100, id="A"), R(5, 4, 10, id="B"), S=1, L=128, N=99, stack=(*MIXED, Hrrn())
+    )
     assert min(("A", "B"), key=run.started) == first and min(run.started("A"), run.started("B")) == until
 
 
@@ -200,7 +208,13 @@ class Edf(Policy):
 
 
 def test_requests_without_a_deadline_come_last_in_order_of_arrival() -> None:
-    requests = [R(0, 4, 1), R(0, 4, 1, deadline_s=9.0), R(0, 4, 1), R(0, 4, 1, deadline_s=0.0), R(0, 4, 1, deadline_s=9.0)]
+    requests = [
+        R(0, 4, 1),
+        R(0, 4, 1, deadline_s=9.0),
+        R(0, 4, 1),
+        R(0, 4, 1, deadline_s=0.0),
+        R(0, 4, 1, deadline_s=9.0),
+    ]
     run = play(*requests, S=1, stack=("mixed", Edf()))
     assert sorted(run.outcomes, key=run.started) == ["R3", "R1", "R4", "R0", "R2"]
 
@@ -217,7 +231,12 @@ def test_strict_priority_serves_the_low_band_last() -> None:
 def test_ageing_bounds_the_wait_of_the_low_band(aging: float, step: int) -> None:
     # The order is that of priority + aging * arrival: low stands at 9, the high one of step k at aging k. Those below 9
     # run first, one a step; the one at 9 ties with low and came later.
-    run = play(R(0, 4, 1, 9, id="low"), *[R(k, 4, 1, 0) for k in range(40)], S=1, stack=({"priority": {"aging": aging}}, "mixed"))
+    run = play(
+        R(0, 4, 1, 9, id="low"),
+        *[R(k, 4, 1, 0) for k in range(40)],
+        S=1,
+        stack=({"priority": {"aging": aging}}, "mixed"),
+    )
     assert run.started("low") == step
 
 

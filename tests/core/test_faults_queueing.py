@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scenario import MIXED, Hold, R, engine_of, play
 
-from interlock.core import Policy
+from interlock.core import LivelockError, Policy
+from interlock.core.blocks import BlockPool
 from interlock.core.work import WorkKey
-
-from .scenario import MIXED, Hold, R, play
 
 # -- a head that does not fit (B08). R0: 5 blocks, 6 from step 1 to its end in step 4; R1 needs 5 of the 4 left.
 
@@ -57,7 +57,8 @@ def test_who_was_set_aside_comes_back_in_order_of_arrival(until: bool) -> None:
 
 def test_a_held_request_owns_no_slot_and_times_out() -> None:
     # B12: gates that never open. R2 starts at once in one of the two slots; the others end by their own time-outs.
-    run = play(R(0, 4, 2, timeout_s=5.0), R(0, 4, 2, timeout_s=5.0), R(0, 4, 2), S=2, stack=(*MIXED, Hold({"R0": None, "R1": None})))
+    gated = Hold({"R0": Hold.NEVER, "R1": Hold.NEVER})
+    run = play(R(0, 4, 2, timeout_s=5.0), R(0, 4, 2, timeout_s=5.0), R(0, 4, 2), S=2, stack=(*MIXED, gated))
     assert run.started("R2") == 0
     assert run.ends == {"R0": "timeout", "R1": "timeout", "R2": "length"}
     assert run.outcomes["R0"].finished_ns == run.outcomes["R1"].finished_ns == 5 * 10**9
@@ -66,8 +67,16 @@ def test_a_held_request_owns_no_slot_and_times_out() -> None:
 def test_many_held_requests_never_fill_the_slots() -> None:  # B12
     held = [R(0, 4, 2, timeout_s=20.0) for _ in range(6)]
     free = [R(i, 4, 2, id=f"free{i}") for i in range(4)]
-    run = play(*held, *free, S=2, stack=(*MIXED, Hold({f"R{i}": None for i in range(6)})))
+    run = play(*held, *free, S=2, stack=(*MIXED, Hold({f"R{i}": Hold.NEVER for i in range(6)})))
     assert [run.started(f"free{i}") for i in range(4)] == [0, 1, 2, 3]
+
+
+def test_a_hold_without_a_time_is_a_stall_when_nobody_else_runs() -> None:
+    engine = engine_of(R(0, 4, 2), R(0, 4, 2), stack=(*MIXED, Hold({"R0": Hold.NEVER}, until=False)))
+    with pytest.raises(LivelockError, match="'R0'"):
+        for _ in engine.run():
+            pass
+    assert engine.state.step == 2, "R1 is served before that"
 
 
 # -- long prompts and the budget (B11, B14, B21)
@@ -120,10 +129,8 @@ def test_without_mixing_prompts_run_before_decodes() -> None:
 
 
 @pytest.mark.parametrize("waiting", [1, 5])
-def test_nobody_is_matched_against_the_cache_once_the_budget_is_spent(waiting: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_is_matched_once_the_budget_is_spent(waiting: int, monkeypatch: pytest.MonkeyPatch) -> None:
     # B21: R0's chunks of 8 take the whole budget in steps 0 to 3.
-    from interlock.core.blocks import BlockPool
-
     looked: dict[int, int] = {}
     match = BlockPool.match
 
@@ -143,8 +150,8 @@ def test_nobody_is_matched_against_the_cache_once_the_budget_is_spent(waiting: i
 
 
 def test_cached_blocks_without_a_holder_are_room() -> None:
-    # B16: 33 tokens leave 8 full blocks cached and 2 free. R1 takes 4: the oldest in the queue, which are the block never
-    # used, R0's part-filled one (freed first, being its last), and R0's 8th and 7th. 6 stay cached.
+    # B16: 33 tokens leave 8 full blocks cached and 2 free. R1 takes the 4 oldest in the queue: the block never used,
+    # R0's part-filled one (freed first, being its last), and R0's 8th and 7th. 6 stay cached.
     run = play(R(0, 33, 1), R(5, 16, 1), N=10, caching=True)
     assert run.started("R1") == 5
     before = next(r.counts for r in run.records if round(r.time_s) == 1)

@@ -6,10 +6,9 @@ import itertools
 from typing import Any, NamedTuple
 
 import pytest
+from scenario import MIXED, Audit, Policy, R, engine_of
 
 from interlock.core import Engine, FinishReason, Request, SamplingParams
-
-from .scenario import MIXED, Audit, Policy, R, engine_of
 
 
 class Stand(NamedTuple):
@@ -35,8 +34,14 @@ def boundaries(name: str) -> tuple[Audit, dict[int, tuple[dict[str, Stand], dict
         }
         numbers = {entry.number: entry.request.id for entry in state.entries.values()}
         batch = record.batch
-        ran = {} if batch is None else {numbers[n]: t for n, t in zip(batch.numbers, batch.tokens.tolist(), strict=True)}
-        seen[round(record.time_s * 10) / 10] = stands, ran, [f"{o.request_id} {o.finish_reason}" for o in record.outcomes]
+        ran = (
+            {} if batch is None else {numbers[n]: t for n, t in zip(batch.numbers, batch.tokens.tolist(), strict=True)}
+        )
+        seen[round(record.time_s * 10) / 10] = (
+            stands,
+            ran,
+            [f"{o.request_id} {o.finish_reason}" for o in record.outcomes],
+        )
     audit.drained()
     return audit, seen
 
@@ -80,7 +85,12 @@ def test_the_answers_of_the_fixture() -> None:
     audit, _ = boundaries("fixture")
     outcomes = {outcome.request_id: outcome for outcome in audit.outcomes.values()}
     assert {name: len(outcome.output_ids) for name, outcome in outcomes.items()} == {"a": 4, "b": 2, "c": 3, "d": 2}
-    assert {name: outcome.finished_ns // 10**9 for name, outcome in outcomes.items()} == {"a": 4, "b": 2, "c": 7, "d": 4}
+    assert {name: outcome.finished_ns // 10**9 for name, outcome in outcomes.items()} == {
+        "a": 4,
+        "b": 2,
+        "c": 7,
+        "d": 4,
+    }
 
 
 def test_a_preempted_request_goes_on_with_what_it_had() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scenario import Hold, R, engine_of, play
+from scenario import R, engine_of, play
 
 from interlock.core import (
     Demand,
@@ -77,6 +77,18 @@ def admit(*edits: Edit, **scene: Any) -> Boundary:
 def select(*edits: Edit, **scene: Any) -> Boundary:
     stack = [policy("select", edit, f"mine{i}") for i, edit in enumerate(edits)]
     return boundary(**{"waiting": WAITING, "active": ACTIVE, "stack": stack, **scene})
+
+
+class Gate(Policy):
+    """Holds requests until a time, or for ever."""
+
+    def __init__(self, name: str, gates: dict[str, float | None]) -> None:
+        super().__init__()
+        self.name, self.gates = name, gates
+
+    def admit(self, offer: Offer, view: View) -> None:
+        for name, until in self.gates.items():
+            offer.hold(where(view, offer.rows, name), until=until)
 
 
 def where(view: View, rows: np.ndarray, *names: str) -> np.ndarray:
@@ -273,14 +285,14 @@ def test_a_hold_ends_at_its_time(until: Any) -> None:
 
 def test_of_two_times_the_later_holds() -> None:
     gates = [{"R0": 3.0, "R1": 5.0}, {"R0": 4.0, "R1": 2.0}]
-    run = play(*[R(0, 4, 1)] * 2, stack=[_named(Hold(each), f"gate{i}") for i, each in enumerate(gates)])
+    run = play(*[R(0, 4, 1)] * 2, stack=[Gate(f"gate{i}", each) for i, each in enumerate(gates)])
     assert (run.started("R0"), run.started("R1")) == (4, 5)
-    both = play(R(0, 4, 1), stack=[_named(Hold({"R0": 6.0}), "one"), _named(Hold({}), "none")])
+    both = play(R(0, 4, 1), stack=[Gate("one", {"R0": 6.0}), Gate("none", {})])
     assert both.started("R0") == 6
 
 
 def test_a_hold_without_a_time_outlasts_one_with() -> None:
-    stack = [_named(Hold({"R0": 3.0}), "until"), _named(Hold({"R0": None}), "never")]
+    stack = [Gate("until", {"R0": 3.0}), Gate("never", {"R0": None})]
     with pytest.raises(LivelockError, match="'R0'"):
         play(R(0, 4, 1), stack=stack)
 
@@ -290,7 +302,7 @@ def test_a_hold_without_a_time_outlasts_one_with() -> None:
 )
 def test_a_hold_ends_whatever_its_fraction_of_a_nanosecond(until: float) -> None:
     """The clock counts whole nanoseconds; the end of a hold is reached all the same."""
-    engine = engine_of(R(0, 4, 1), stack=[Hold({"R0": float(until)})])
+    engine = engine_of(R(0, 4, 1), stack=[Gate("gate", {"R0": float(until)})])
     for _ in range(10):
         if engine.step() is None:
             break
@@ -363,11 +375,6 @@ def test_only_rows_never_admitted_can_be_rejected() -> None:
 
     with pytest.raises(PolicyViolation, match=r"unkind.admit .* \(request 'R0'\): only rows never admitted"):
         play(R(0, 4, 9, 5), R(2, 4, 2, 0), stack=[{"priority": {}}, Unkind()], S=1)
-
-
-def _named(one: Policy, name: str) -> Policy:
-    one.name = name
-    return one
 
 
 @pytest.mark.parametrize(
