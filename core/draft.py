@@ -26,6 +26,7 @@ class Victim(NamedTuple):
     mode: PreemptMode
     demand: DemandKind
     resident: bool = False
+    requester: int = -1
 
 
 class Entrant(NamedTuple):
@@ -156,6 +157,7 @@ class Draft:
         self.limits = limits or Limits(state, plan, group)
         self.walk = Walk(_NO_ROWS, _NO_COUNTS, _NO_COUNTS)  # what the active rows of the batch take
         self.victims: list[Victim] = []
+        self.standing: dict[int, np.ndarray] = {}  # by requester: over the table, the rows that it stands above
         self.entrants: list[Entrant] = []
         self.sequence: list[int] | None = None  # order of the batch where it is not the walk, then the entrants
         self.chains: list[tuple[np.ndarray | int, np.ndarray | np.uint64]] = []  # (holders, chain after this batch)

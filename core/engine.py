@@ -18,7 +18,7 @@ from interlock.core.collector import Collector
 from interlock.core.commit import Committer
 from interlock.core.config import EngineConfig
 from interlock.core.draft import Draft
-from interlock.core.errors import ConfigError
+from interlock.core.errors import ConfigError, InterlockError
 from interlock.core.executor import Capability, Executor, ExecutorConfig
 from interlock.core.feed import Arrival, Feed
 from interlock.core.handle import Handle
@@ -82,7 +82,8 @@ class Engine:
             self.state.step_s = executor.step_s
         self._published: dict[int, list[np.ndarray]] = {}  # by ticket: blocks that it fills
         self._tickets: dict[int, Ticket] = {}
-        self._driver = threading.Lock()
+        self._driver = threading.RLock()
+        self._turning = False  # inside a boundary
         self._started = self._stopped = False
 
     @classmethod
@@ -136,8 +137,14 @@ class Engine:
     def step(self) -> BoundaryRecord | None:
         """One boundary; None when nothing is left to do. Lets the clock pass to the next event where nothing runs."""
         with self._driver:
-            self._start()
-            record = self.boundary()
+            if self._turning:
+                raise InterlockError("the engine cannot be driven from inside a boundary: a hook or observer iterates a handle")
+            self._turning = True
+            try:
+                self._start()
+                record = self.boundary()
+            finally:
+                self._turning = False
             drained = record.batch is None and not self._tickets and not self._pass_time()
         with self.ingest.news:
             self.ingest.news.notify_all()
@@ -160,6 +167,7 @@ class Engine:
             batch = self._commit(draft)
         except Exception:
             record.counts = self._counts(None)
+            self.waits.note(record, None, self.planner)
             self.stack.observe("on_boundary", record)  # what was collected and ingested has happened
             raise
         record.counts = self._counts(draft)
@@ -171,6 +179,7 @@ class Engine:
         record.host_ns = time.perf_counter_ns() - started
         self.stats.note(record)
         self.stack.observe("on_boundary", record)
+        self.stack.raise_deferred()
         return record
 
     def stop(self) -> None:
@@ -337,6 +346,7 @@ class Engine:
                 )
             )  # fmt: skip
             self.stack.tell("on_start", self.view)
+            self.stack.raise_deferred()
             self.stack.observe("on_start", self.view)
 
     def _pass_time(self) -> bool:

@@ -18,7 +18,9 @@ class GivingWay:
 
     def __init__(self, state: State, stack: Stack, view: View) -> None:
         self.state, self.stack, self.view = state, stack, view
-        self._holders: frozenset[int] = frozenset()
+        self._holders: frozenset[int] = frozenset()  # who holds blocks without a slot, at the last question
+        self._candidates: frozenset[int] = frozenset()
+        self._requester = -1
         self._answers: dict[tuple[int, DemandKind], Victims] = {}  # of this boundary: nobody is asked twice
 
     def begin(self) -> None:
@@ -90,7 +92,7 @@ class GivingWay:
         demand = Demand(row, kind, max(size.blocks - room.free_blocks, 0))
         victims = self._ask(demand, active, draft, spared)
         tokens_of = dict(zip(draft.walk.rows.tolist(), draft.walk.tokens.tolist(), strict=True))
-        for victim in self._standing_below(victims, row):
+        for victim in self._standing_below(draft, victims, row):
             self._take(draft, room, size, victim, victims, kind, tokens_of.get(victim, 0))
             size = room.size(row)
             if room.fits(size):
@@ -108,7 +110,7 @@ class GivingWay:
         lacks_tokens = size.runs and room.budget.left < 1 and tokens > 0
         if holds_slot and (room.slots < 1 or (lacks_tokens and size.blocks <= room.free_blocks)):
             if victims.mode_of(victim) is PreemptMode.YIELD:
-                draft.victims.append(Victim(victim, PreemptMode.YIELD, kind))
+                draft.victims.append(Victim(victim, PreemptMode.YIELD, kind, requester=self._requester))
                 room.without(victim, 0, tokens, slot=True)
                 holds_slot, tokens = False, 0  # if blocks are missing all the same, it turns into an offload below
             else:
@@ -120,12 +122,14 @@ class GivingWay:
     def _would_free(self, victim: int, room: Room) -> bool:
         return self.state.blocks_only_of((victim,)) + room.held_back.get(victim, 0) > 0
 
-    def _standing_below(self, victims: Victims, requester: int) -> list[int]:
+    def _standing_below(self, draft: Draft, victims: Victims, requester: int) -> list[int]:
         """Yielded holders serve anybody; active rows only a requester whose key comes strictly after theirs."""
         willing = self._willing(victims, requester)
         if requester == self.state.rescued:
             return willing
         above = victims.stands_above(requester)
+        if above is not None:
+            draft.standing[requester] = above
         slot = self.state.table.slot
         return [row for row in willing if row in self._holders or slot[row] < 0 or (above is not None and above[row])]
 
@@ -144,6 +148,7 @@ class GivingWay:
         here[active] = True
         here[[victim.row for victim in draft.victims]] = False
         latest_first = state.active[here[state.active]][::-1]
+        self._requester = demand.row
         candidates = np.concatenate([np.array(yielded, np.intp), latest_first])
         self._candidates = frozenset(candidates.tolist())
         answer = self._answers.get((demand.row, demand.kind))
@@ -194,7 +199,8 @@ class GivingWay:
         before = pool.available
         pool.give_back(self.state.held(row)[::-1])
         draft.victims = [victim for victim in draft.victims if victim.row != row]
-        draft.victims.append(Victim(row, mode, kind, resident=row in self.state.resident))
+        resident = row in self.state.resident
+        draft.victims.append(Victim(row, mode, kind, resident, self._requester))
         return pool.available - before
 
     # -- after a displacement

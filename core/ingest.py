@@ -50,6 +50,7 @@ class Ingest:
         self._later: list[tuple[int, int, Arrival, Handle]] = []  # submitted with an arrival that is still to come
         self._timers: list[tuple[int, int, int]] = []  # (time, request number, row)
         self._numbers = 0
+        self._arrived: list[int] = []  # rows of this boundary that policies have not been told of
         self._sequence = itertools.count()
 
     # -- any thread
@@ -89,24 +90,22 @@ class Ingest:
 
     def run(self) -> None:
         """Everything that is due now."""
-        arrived: list[int] = []
         finished, self.lifecycle.finished_ids = self.lifecycle.finished_ids, []
         for event in self.feed.due(self.state.now_ns, self.state.step, finished):
             if isinstance(event, Arrival):
-                self._arrive(event, None, arrived)
+                self._arrive(event, None)
             else:
                 self._cancel(event.request_id)
         while self._inbox:
-            self._take(arrived)
+            self._take()
         while self._later and self._later[0][0] <= self.state.now_ns:
             _, _, arrival, handle = heapq.heappop(self._later)
-            self._arrive(arrival, handle, arrived)
+            self._arrive(arrival, handle)
         self._time_out()
-        if arrived and self.stack.implements("on_arrival"):
-            self.stack.tell("on_arrival", np.array(arrived, np.intp), self.view)
+        self._tell_arrivals()
         self.lifecycle.tell_finished()
 
-    def _take(self, arrived: list[int]) -> None:
+    def _take(self) -> None:
         """One item of the inbox."""
         with self.news:
             item = self._inbox.popleft()
@@ -118,13 +117,13 @@ class Ingest:
             if arrival.at_ns > self.state.now_ns:
                 heapq.heappush(self._later, (arrival.at_ns, next(self._sequence), arrival, handle))
             else:
-                self._arrive(arrival, handle, arrived)
+                self._arrive(arrival, handle)
         else:
             request_id, answer = item
             assert isinstance(answer, Future)
-            answer.set_result(self._cancel(str(request_id)) or self._cancel_ahead(str(request_id), arrived))
+            answer.set_result(self._cancel(str(request_id)) or self._cancel_ahead(str(request_id)))
 
-    def _arrive(self, arrival: Arrival, handle: Handle | None, arrived: list[int]) -> None:
+    def _arrive(self, arrival: Arrival, handle: Handle | None) -> None:
         number, request, state = self._numbers, arrival.request, self.state
         self._numbers += 1
         reason = validate(request, state)
@@ -134,29 +133,39 @@ class Ingest:
         sampling, limit = request.sampling, output_limit(request, state)
         stops = stops_of(sampling.ignore_eos, sampling.min_tokens, sampling.stop_token_ids)
         row = self.lifecycle.arrive(arrival, number, limit, stops, handle, handle is None)
-        arrived.append(row)
+        self._arrived.append(row)
         if limit < 1:
-            self.lifecycle.finish(row, FinishReason.LENGTH)
+            self._finish(row, FinishReason.LENGTH)
             return
         self.executor.expect(number, request, arrival.output)
         if request.timeout_s is not None:
             heapq.heappush(self._timers, (arrival.at_ns + round(request.timeout_s * 1e9), number, row))
+
+    def _finish(self, row: int, reason: FinishReason) -> None:
+        """End a row; policies hear of its arrival first, while it still waits."""
+        self._tell_arrivals()
+        self.lifecycle.finish(row, reason)
+
+    def _tell_arrivals(self) -> None:
+        rows, self._arrived = self._arrived, []
+        if rows and self.stack.implements("on_arrival"):
+            self.stack.tell("on_arrival", np.array(rows, np.intp), self.view)
 
     def _cancel(self, request_id: str) -> bool:
         """End a live request, whatever its status; False when there is nothing to cancel."""
         row = self.state.rows.get(request_id)
         if row is None:
             return False
-        self.lifecycle.finish(row, FinishReason.CANCELLED)
+        self._finish(row, FinishReason.CANCELLED)
         return True
 
-    def _cancel_ahead(self, request_id: str, arrived: list[int]) -> bool:
+    def _cancel_ahead(self, request_id: str) -> bool:
         """End a submitted request whose arrival is still to come: it arrives now and is gone."""
         for item in self._later:
             if item[2].request.id == request_id:
                 self._later.remove(item)
                 heapq.heapify(self._later)
-                self._arrive(replace(item[2], at_ns=self.state.now_ns), item[3], arrived)
+                self._arrive(replace(item[2], at_ns=self.state.now_ns), item[3])
                 return self._cancel(request_id)
         return False
 
@@ -164,4 +173,4 @@ class Ingest:
         while self._timers and self._timers[0][0] <= self.state.now_ns:
             timer = heapq.heappop(self._timers)
             if self._is_live(timer):
-                self.lifecycle.finish(timer[2], FinishReason.TIMEOUT)
+                self._finish(timer[2], FinishReason.TIMEOUT)

@@ -244,7 +244,7 @@ class Lifecycle:
         self.leaving = [row for row in self.leaving if table.in_flight[row]]
         if self.stack.implements("release"):
             retention = Retention(rows, self.view)
-            self.stack.edit("release", retention, self.view)
+            self.stack.edit("release", retention, self.view, defer=True)
             rows = retention.rows.copy()
             self._forget_cached(rows, retention)
         for row in rows.tolist():

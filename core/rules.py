@@ -13,6 +13,7 @@ import numpy as np
 from interlock.core.draft import Draft
 from interlock.core.errors import PolicyViolation
 from interlock.core.executor import Capabilities
+from interlock.core.proposals import DemandKind
 from interlock.core.request import RequestStatus
 from interlock.core.state import State
 from interlock.core.work import OPERATION_OF, WorkKey
@@ -29,8 +30,8 @@ class Broken(PolicyViolation):
 
 def check(draft: Draft, rows: np.ndarray, tokens: np.ndarray, state: State, capabilities: Capabilities) -> None:
     """Raise `Broken` at the first rule that the plan breaks. rows, tokens: the batch, in order."""
-    _batch(rows, tokens, draft, state)
     _membership(rows, draft, state)
+    _batch(rows, tokens, draft, state)
     _operation(rows, draft, state, capabilities)
     if draft.victims or draft.entrants:
         _slots(draft, state)
@@ -74,11 +75,16 @@ def _batch(rows: np.ndarray, tokens: np.ndarray, draft: Draft, state: State) -> 
 
 def _membership(rows: np.ndarray, draft: Draft, state: State) -> None:
     table = state.table
+    entering = np.array([entrant.row for entrant in draft.entrants], np.intp)
+    for named in (rows, entering):
+        exists = (named >= 0) & (named < table.capacity)
+        _require(exists, "rows exist", lambda: f"the table has {table.capacity}", named, state)
+    if len(set(entering.tolist())) < len(entering):
+        raise Broken("a row enters once", "it is named twice", entering[np.bincount(entering)[entering] > 1], state)
     if len(rows) > 1 and np.bincount(rows).max() > 1:
         raise Broken("rows are unique", "a row stands in the batch twice", rows[np.bincount(rows)[rows] > 1], state)
     active = table.status[rows] == RequestStatus.ACTIVE
     if draft.entrants:
-        entering = np.array([entrant.row for entrant in draft.entrants])
         waiting = table.status[entering] == RequestStatus.WAITING
         _require(waiting, "only waiting rows enter", lambda: "its status is another", entering, state)
         active |= np.isin(rows, entering)
@@ -110,9 +116,31 @@ def _victims(rows: np.ndarray, draft: Draft, state: State) -> None:
     if not draft.victims:
         return
     victims = np.array([victim.row for victim in draft.victims])
-    idle = state.table.in_flight[victims] == 0
-    _require(idle, "a victim is not in flight", lambda: "a ticket of this row is out", victims, state)
     entering = np.isin(victims, [entrant.row for entrant in draft.entrants])
     _require(~entering, "a victim is not the requester", lambda: "it enters, too", victims, state)
+    table = state.table
+    holds = (table.status[victims] == RequestStatus.ACTIVE) | (
+        (table.status[victims] == RequestStatus.WAITING) & (table.blocks[victims] > 0)
+    )
+    _require(holds, "a victim is active, or has yielded and holds blocks", lambda: "it has nothing to give", victims, state)
+    _standing(draft, state)
+    idle = table.in_flight[victims] == 0
+    _require(idle, "a victim is not in flight", lambda: "a ticket of this row is out", victims, state)
     if len(np.unique(victims)) != len(victims):
         raise Broken("a row gives way once", "it is named twice", victims, state)
+
+
+def _standing(draft: Draft, state: State) -> None:
+    """For a slot or for admission, the requester stands above an active victim (docs/design.md, Standing)."""
+    for victim in draft.victims:
+        active = state.table.slot[victim.row] >= 0
+        if not active or victim.demand is DemandKind.GROWTH or _is_rescue(victim.requester, state):
+            continue
+        above = draft.standing.get(victim.requester)
+        if above is None or not above[victim.row]:
+            detail = "no key of the policies puts the requester above it"
+            raise Broken("the requester stands above an active victim", detail, np.array([victim.row]), state)
+
+
+def _is_rescue(requester: int, state: State) -> bool:
+    return state.rescued is not None and requester == state.rescued

@@ -11,7 +11,7 @@ import pluggy
 import structlog
 
 from interlock.core import hookspecs
-from interlock.core.errors import ConfigError, HookError, PolicyViolation, nearest
+from interlock.core.errors import ConfigError, HookError, InterlockError, PolicyViolation, nearest
 from interlock.core.policy import EVENTS, HOOKS, Policy
 from interlock.core.proposals import Proposal
 from interlock.core.table import RequestTable
@@ -43,6 +43,7 @@ class Stack:
         self.repair, self._warn_ns = repair, int(warn_s * 1e9)
         self.violations = 0
         self.hook_ns: dict[str, int] = {}
+        self._deferred: PolicyViolation | None = None
         self._logged: dict[tuple[str, str], float] = {}
         manager = _Manager("interlock")
         manager.add_hookspecs(hookspecs)
@@ -98,53 +99,80 @@ class Stack:
         """The last policy that implements this hook, for reports; empty when none does."""
         return self._calls[hook][-1][0].name if self._calls[hook] else ""
 
-    def edit(self, hook: str, proposal: Proposal, *arguments: Any) -> None:
-        """Let each policy that implements `hook` edit the proposal in turn."""
+    def edit(self, hook: str, proposal: Proposal, *arguments: Any, defer: bool = False) -> None:
+        """Let each policy that implements `hook` edit the proposal in turn.
+
+        Under `raise` the first error is raised; with `defer`, that hook's edits are undone and the error waits for
+        `raise_deferred`, for stages that cannot stop half-way.
+        """
         for policy, method in self._calls[hook]:
-            before = dict(vars(proposal)) if self.repair else None
+            before = dict(vars(proposal)) if self.repair or defer else None
             started = time.perf_counter_ns()
             try:
                 method(proposal, *arguments)
             except Exception as error:
-                self._failed(policy, hook, error)
+                self._failed(policy, hook, error, defer=defer)
                 assert before is not None
                 vars(proposal).update(before)
             self._timed(policy, hook, started)
 
     def tell(self, event: str, *arguments: Any) -> None:
-        """An event, to each policy that listens. Policies' columns are writable while it runs."""
+        """An event, to each policy that listens. Policies' columns are writable while it runs.
+
+        Events are told in the middle of stages that must be completed, so an error waits for `raise_deferred`.
+        """
         for policy, method in self._calls[event]:
             started = time.perf_counter_ns()
             policy._in_event = True
             try:
                 method(*arguments)
             except Exception as error:
-                self._failed(policy, event, error)
+                self._failed(policy, event, error, defer=True)
             finally:
                 policy._in_event = False
             self._timed(policy, event, started)
 
     def observe(self, event: str, *arguments: Any) -> None:
-        """An event, to each observer."""
+        """An event, to each observer. All are told before the first error is raised."""
+        failed: HookError | None = None
         for method in self._observers[event]:
-            method(*arguments)
+            try:
+                method(*arguments)
+            except InterlockError:
+                raise  # an observer that stops the run on purpose says why itself
+            except Exception as error:
+                owner = getattr(method, "__self__", method)
+                failed = failed or HookError(type(owner).__name__, event, error)
+                failed.__cause__ = failed.__cause__ or error
+        if failed is not None:
+            raise failed
+
+    def raise_deferred(self) -> None:
+        """Raise the first error of events and of hooks that could not stop their stage."""
+        error, self._deferred = self._deferred, None
+        if error is not None:
+            raise error
 
     @property
     def observed(self) -> bool:
         """Whether anybody looks at boundaries."""
         return bool(self._observers["on_boundary"])
 
-    def _failed(self, policy: Policy, hook: str, error: Exception) -> None:
-        """Raise, or under `repair` count and log; the caller undoes."""
+    def _failed(self, policy: Policy, hook: str, error: Exception, *, defer: bool) -> None:
+        """Raise, or `defer`, or under `repair` count and log; the caller undoes."""
         if isinstance(error, PolicyViolation) and not isinstance(error, HookError):
             named = PolicyViolation(error.rule, _detail(error), plugin=policy.name, hook=hook, request=error.request)
         elif isinstance(error, (ValueError, AttributeError)) and "read-only" in str(error):
             named = PolicyViolation("views are read-only", str(error), plugin=policy.name, hook=hook)
         else:
             named = HookError(policy.name, hook, error)
-        if not self.repair:
+        if self.repair:
+            self.count(named)
+        elif not defer:
             raise named from error
-        self.count(named)
+        elif self._deferred is None:
+            named.__cause__ = error
+            self._deferred = named
 
     def count(self, violation: PolicyViolation) -> None:
         """One violation that was repaired: counted, and logged at a limited rate with plugin and rule."""
@@ -182,11 +210,12 @@ def _check_signature(policy: Policy, hook: str) -> None:
 def _check_spelling(policy: Policy) -> None:
     """A method that looks like a hook but is none is a mistake that would otherwise stay silent."""
     known = set(dir(Policy))
-    for name in vars(type(policy)):
+    bases = type(policy).__mro__[: type(policy).__mro__.index(Policy)]
+    for name, value in [item for base in bases for item in vars(base).items()]:
         if name.startswith("on_") and name not in EVENTS:
             raise ConfigError(f"policy {policy.name!r}: no event {name!r}{nearest(name, EVENTS)}")
         close = nearest(name, HOOKS)
-        if not name.startswith("_") and name not in known and close and callable(vars(type(policy))[name]) and _is_near(name):
+        if not name.startswith("_") and name not in known and close and callable(value) and _is_near(name):
             raise ConfigError(f"policy {policy.name!r}: no hook {name!r}{close}")
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from interlock.core.batch import Batch, BatchResult
 from interlock.core.errors import ExecutorError
 from interlock.core.executor import Capability, Executor, ExecutorConfig
-from interlock.core.request import Request, SamplingParams
+from interlock.core.request import PreemptMode, Request, SamplingParams
 from interlock.core.work import Operation, WorkKey
 from interlock.executors.simulated.executor import Simulated
 
@@ -108,8 +108,8 @@ def test_a_recomputed_row_goes_on_where_it_was(make_batch: MakeBatch) -> None:
     run(executor, make_batch([(DECODE, 8, 1)], new=expected(executor, [None])))
     straight = run(executor, make_batch([(DECODE, 9, 1)]))
     rows = np.array([0])
-    executor.suspend(rows, np.array([True]))
-    executor.resume(rows)
+    executor.suspend(rows, [PreemptMode.RECOMPUTE], [])
+    executor.resume(rows, [])
     again = run(executor, make_batch([(WorkKey.PROMPT_ATOMIC, 0, 10)]))
     assert again.tokens.tolist() == straight.tokens.tolist()
 
