@@ -295,6 +295,7 @@ class BlockPool:
 
     def _restore(self, blocks: np.ndarray, before: list[tuple[int, int | list[int]]]) -> None:
         self._published[blocks] = True
+        self._key[blocks] = np.array([key for key, _ in before], np.uint64)
         self._index.update(reversed(before))
         self.cached += len(blocks)
 

@@ -157,6 +157,7 @@ class Draft:
         self.limits = limits or Limits(state, plan, group)
         self.walk = Walk(_NO_ROWS, _NO_COUNTS, _NO_COUNTS)  # what the active rows of the batch take
         self.victims: list[Victim] = []
+        self.gave_up = False  # a growing row had to give way itself
         self.standing: dict[int, np.ndarray] = {}  # by requester: over the table, the rows that it stands above
         self.entrants: list[Entrant] = []
         self.sequence: list[int] | None = None  # order of the batch where it is not the walk, then the entrants

@@ -53,6 +53,7 @@ class GivingWay:
                 continue
             self._reclaim(draft, victim, victims, demand.kind)
             gone.append(victim)
+            draft.gave_up |= victim == row
             if victim == row or self.state.pool.available >= goal:
                 break
         return gone

@@ -139,7 +139,8 @@ class Lifecycle:
             table.preemptions[row] += 1
             self.record.preempted.append(Preempted(entry.number, victim.mode, str(victim.demand)))
         if victim.mode is PreemptMode.YIELD:
-            state.resident[row] = None
+            if table.blocks[row]:
+                state.resident[row] = None
         else:
             state.resident.pop(row, None)
             self._give_up_blocks(row, entry, victim.mode)

@@ -51,14 +51,17 @@ class Planner:
         plan = Plan(np.concatenate([active, offered]) if len(offered) else active, self.view, self.capabilities)
         if len(active) or len(offered):
             self.stack.edit("select", plan, self.view)
-        for group in self._groups(plan):
-            if self._present(group, active) or self._present(group, offered):
-                draft = self._draft(plan, group, offered)
-                if draft.forms_batch:
-                    return draft
-                self.reasons, self.rest = draft.reasons, draft.rest
-                self.state.pool.undo()
-        return None
+        groups = [group for group in self._groups(plan) if self._present(group, active) or self._present(group, offered)]
+        hopeless: list[tuple[WorkKey, ...]] = []
+        for group in groups:
+            draft = self._draft(plan, group, offered)
+            if draft.forms_batch and not draft.gave_up:
+                return draft
+            hopeless += [group] if draft.forms_batch else []
+            self.reasons, self.rest = draft.reasons, draft.rest
+            self.state.pool.undo()
+        # A row that gave way itself cannot grow while those admitted before it stay: their groups went first.
+        return self._draft(plan, hopeless[0], offered) if hopeless else None
 
     def _groups(self, plan: Plan) -> tuple[tuple[WorkKey, ...], ...]:
         """The groups in the order in which they are tried; that of a row being rescued comes first."""

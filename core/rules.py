@@ -64,7 +64,8 @@ def _batch(rows: np.ndarray, tokens: np.ndarray, draft: Draft, state: State) -> 
         detail = f"{total} tokens, budget {limits.max_num_batched_tokens}"
         raise Broken("the token budget holds", detail, rows[np.cumsum(tokens) > limits.max_num_batched_tokens], state)
     pending = state.pending(rows)
-    hits = {entrant.row: len(entrant.hits) * state.pool.block_size for entrant in draft.entrants if len(entrant.hits)}
+    size = state.pool.block_size
+    hits = {one.row: len(one.hits) * size for one in draft.entrants if len(one.hits) and not table.host[one.row]}
     if hits:
         pending = pending - np.array([hits.get(row, 0) for row in rows.tolist()])
     within = (tokens > 0) & (tokens <= pending)

@@ -12,6 +12,7 @@ STACKS = [
     ("fcfs",),
     MIXED,
     URGENT,
+    ("priority",),
     ("fcfs", {"mixed": {"order": "decode_first"}}),
     ({"priority": {"aging": 0.5}}, "mixed"),
 ]

@@ -182,9 +182,9 @@ def test_a_row_that_keeps_giving_way_is_spared_until_it_banks() -> None:
 
 
 def test_rows_that_give_way_themselves_in_every_group_are_no_stall() -> None:
-    # Step 18: all six blocks are held. R1 computes its context again after a preemption and is spared; it needs a block and
-    # heads priority's list of victims, so the prompt group yields nothing. R0 decodes, needs a block, and may not take
-    # R1's: the decode group yields nothing. One of them has to leave for the other.
+    # Step 18: all six blocks are held. R1 computes its context again after a preemption and is spared; it needs a block
+    # and heads priority's list of victims, so the prompt group yields nothing. R0 decodes, needs a block, and may not
+    # take R1's: the decode group yields nothing. One of them has to leave for the other.
     requests = [R(6, 10, 8, 1), R(0, 2, 9, 2)]
     config = {"N": 6, "S": 2, "B": 5, "reserve": "none", "long_prefill_token_threshold": 3, "max_preemptions": 1}
     run = play(*requests, stack=("priority",), **config)

@@ -233,3 +233,18 @@ def test_what_was_collected_is_told_also_where_the_plan_of_that_boundary_fails(m
     with pytest.raises(MemoryError):
         engine.step()
     assert Play(engine).ends == {"R0": "length", "R1": "length"}
+
+
+def test_a_hit_is_not_taken_by_who_enters_before_it() -> None:
+    # B52. In step 5 R1 displaces R0, whose full block is the only one left in the queue. In step 6 R3 displaces R4, and
+    # R0 fits again, too: it would hit its block, if R3, who enters before it, did not take the oldest free one.
+    requests = [
+        R(2, [1, 1, 2, 2], 2, 1),
+        R(5, [1], 2, 0),
+        R(0, [1, 1, 1, 1, 1, 1, 1, 2, 2], 2, 0),
+        R(6, [1, 1, 1], 1, 0),
+        R(1, 12, 2, 1),
+    ]
+    run = play(*requests, N=8, caching=True, stack=("priority",), long_prefill_token_threshold=3)
+    assert run.preempted == {5: ["R0"], 6: ["R4"]}
+    assert set(run.ends.values()) == {"length"}

@@ -37,7 +37,7 @@ def test_none_of_them_can_do_any_harm(policy: Callable[[], Policy], data: Any) -
     entries = [
         R(
             data.draw(number(0, 6)), data.draw(number(1, 14)), output := data.draw(number(1, 12)),
-            tenant=data.draw(st.sampled_from("xyz")), predicted=data.draw(st.sampled_from([-1, output, 3])),
+            tenant=data.draw(st.sampled_from("xyz")), predicted=data.draw(st.sampled_from([None, output, 3])),
             deadline_s=data.draw(st.sampled_from([None, 5.0, 30.0])),
         )
         for _ in range(data.draw(number(1, 6)))
