@@ -21,7 +21,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from interlock.core import Batch, BatchResult, Capabilities, Engine, EngineConfig, ExecutorConfig, PreemptMode, Request, SamplingParams, Ticket
+from interlock.core import (
+    Batch,
+    BatchResult,
+    Capabilities,
+    Engine,
+    EngineConfig,
+    ExecutorConfig,
+    PreemptMode,
+    Request,
+    SamplingParams,
+    Ticket,
+)
 from interlock.core.executor import Capability, Copy
 from interlock.plugins.run.recorder import Recorder
 
@@ -157,7 +168,9 @@ def main() -> None:
     options = parser.parse_args()
     theirs = peers(options.vllm_python) if options.vllm_python else {}
     states = STATES + ([(256, 1_000_000, "fcfs")] if options.million else [])
-    print(f"{'decoding':>8} {'waiting':>9} {'stack':<16} {'settled us':>10} {'fresh us':>9} {'vLLM us':>9} {'ratio':>7}")
+    print(
+        f"{'decoding':>8} {'waiting':>9} {'stack':<16} {'settled us':>10} {'fresh us':>9} {'vLLM us':>9} {'ratio':>7}"
+    )
     for decoding, waiting, policy in states:
         stack: list[object] = [policy, "mixed"]
         row = measure(decoding, waiting, stack, f"{policy}+mixed", options.steps)

@@ -47,7 +47,9 @@ def main() -> None:
     parser.add_argument("--max-repeat", type=int)
     options = parser.parse_args()
     spent, requests, steps, boundaries = min(run(options.policy, options.limit, options.max_repeat) for _ in range(3))
-    print(f"stack {options.policy}: {requests} requests, {steps} iterations, {boundaries} boundaries in {spent:.2f} CPU s")
+    print(
+        f"stack {options.policy}: {requests} requests, {steps} iterations, {boundaries} boundaries in {spent:.2f} CPU s"
+    )
     print(f"{requests / spent:,.0f} requests and {steps / spent:,.0f} iterations per CPU second")
     print(f"ratio of requests per CPU second to Vidur's 676: {requests / spent / 676:.1f}")
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from interlock.core.hashing import splitmix64
+from interlock.core.kept import Keeping, Kept
 
 _K = np.uint64(0x9E3779B97F4A7C15 | 1)  # odd, hence invertible modulo 2**64
 _HOLDERS = 16
@@ -82,6 +83,7 @@ class BlockPool:
         self._head, self._tail, self._count = 0, num_blocks, num_blocks
         self.fenced = 0
         self.cached = 0  # blocks without a holder that a candidate may hit
+        self.kept = Kept()  # cached blocks that are taken last
         self._journal: list[tuple[Callable[..., None], tuple[object, ...]]] = []
 
     # -- gauges
@@ -89,12 +91,12 @@ class BlockPool:
     @property
     def available(self) -> int:
         """Blocks that can be taken: free, or cached without a holder."""
-        return self._count
+        return self._count + len(self.kept)
 
     @property
     def used(self) -> int:
         """Blocks with a holder."""
-        return self.num_blocks - self._count - self.fenced
+        return self.num_blocks - self.available - self.fenced
 
     # -- journal
 
@@ -115,13 +117,17 @@ class BlockPool:
             back(*arguments)
 
     def _compact(self) -> None:
-        live = self.queue()
+        live = self._live()
         self._queue[: len(live)] = live
         self._place[live] = np.arange(len(live))
         self._head, self._tail = 0, len(live)
 
     def queue(self) -> np.ndarray:
         """The free blocks in the order in which they will be taken."""
+        live = self._live()
+        return np.concatenate([live, np.array(self.kept.blocks(), np.int32)]) if len(self.kept) else live
+
+    def _live(self) -> np.ndarray:
         span = self._queue[self._head : self._tail]
         alive = self._place[span] == np.arange(self._head, self._tail)
         return np.asarray(span[alive])
@@ -149,8 +155,10 @@ class BlockPool:
 
         The caller has checked `available`. Returns int32, shape (count,).
         """
+        if count > self.available:
+            raise AssertionError(f"{count} blocks asked of {self.available}")
         if count > self._count:
-            raise AssertionError(f"{count} blocks asked of {self._count}")
+            self._spill(self.kept.blocks()[: count - self._count])
         head, end = self._head, self._head + count
         blocks = self._queue[head:end]
         places = self._place[blocks]
@@ -169,6 +177,8 @@ class BlockPool:
 
     def next_free(self, count: int) -> np.ndarray:
         """The blocks that `take` would give. Changes nothing. Returns int32, shape (count,)."""
+        if count > self._count:
+            return self.queue()[:count]
         head, end = self._head, self._head + count
         if (self._place[self._queue[head:end]] == np.arange(head, end)).all():
             return self._queue[head:end]
@@ -193,18 +203,21 @@ class BlockPool:
     def share(self, blocks: np.ndarray) -> None:
         """One more reference on each of these distinct cached or used blocks."""
         fresh = blocks[self.references[blocks] == 0]
+        kept = [self.kept.remove(block) for block in fresh.tolist() if block in self.kept] if len(self.kept) else []
         places = self._place[fresh]
         self._place[fresh] = -1
-        self._count -= len(fresh)
+        self._count -= len(fresh) - len(kept)
         self.cached -= len(fresh)  # only published blocks can be shared
         self.references[blocks] += 1
-        self._journal.append((self._unshare, (blocks, fresh, places)))
+        self._journal.append((self._unshare, (blocks, fresh, places, kept)))
 
-    def _unshare(self, blocks: np.ndarray, fresh: np.ndarray, places: np.ndarray) -> None:
+    def _unshare(self, blocks: np.ndarray, fresh: np.ndarray, places: np.ndarray, kept: list[Keeping]) -> None:
         self.references[blocks] -= 1
         self._place[fresh] = places
-        self._count += len(fresh)
+        self._count += len(fresh) - len(kept)
         self.cached += len(fresh)
+        for keeping in kept:
+            self.kept.restore(keeping)
 
     def give_back(self, blocks: np.ndarray) -> None:
         """One reference less on each of these distinct blocks; those without any enter the queue in this order."""
@@ -212,6 +225,12 @@ class BlockPool:
             raise AssertionError("a block is given back that nobody holds, or twice")
         self.references[blocks] -= 1
         freed = blocks[self.references[blocks] == 0]
+        self.cached += int(self._published[freed].sum())
+        tail = self._append(freed)
+        self._journal.append((self._ungive, (blocks, freed, tail)))
+
+    def _append(self, freed: np.ndarray) -> int:
+        """These blocks enter the queue; where it ended before."""
         tail = self._tail
         if tail + len(freed) > len(self._queue):
             raise AssertionError("the queue of free blocks is full")
@@ -219,14 +238,41 @@ class BlockPool:
         self._place[freed] = np.arange(tail, tail + len(freed))
         self._tail += len(freed)
         self._count += len(freed)
-        self.cached += int(self._published[freed].sum())
-        self._journal.append((self._ungive, (blocks, freed, tail)))
+        return tail
 
     def _ungive(self, blocks: np.ndarray, freed: np.ndarray, tail: int) -> None:
         self._place[freed] = -1
         self._tail, self._count = tail, self._count - len(freed)
         self.cached -= int(self._published[freed].sum())
         self.references[blocks] += 1
+
+    def keep(self, blocks: np.ndarray, weight: float, until_ns: float) -> None:
+        """Of these blocks, those that are cached without a holder leave the queue and are taken last.
+
+        Among the kept ones the smallest weight goes first. Not journalled: it belongs to the retire stage.
+        """
+        for block in blocks[self._published[blocks] & (self._place[blocks] >= 0)].tolist():
+            self._place[block] = -1
+            self._count -= 1
+            self.kept.add(block, weight, until_ns)
+
+    def expire(self, now_ns: int) -> None:
+        """Blocks that are not to be kept any longer enter the queue."""
+        over = self.kept.expired(now_ns)
+        if over:
+            self._spill(over)
+
+    def _spill(self, blocks: list[int]) -> None:
+        """These kept blocks enter the queue."""
+        keepings = [self.kept.remove(block) for block in blocks]
+        tail = self._append(np.array(blocks, np.int32))
+        self._journal.append((self._unspill, (keepings, tail)))
+
+    def _unspill(self, keepings: list[Keeping], tail: int) -> None:
+        self._place[[keeping.block for keeping in keepings]] = -1
+        self._tail, self._count = tail, self._count - len(keepings)
+        for keeping in keepings:
+            self.kept.restore(keeping)
 
     # -- prefix index
 
@@ -258,7 +304,7 @@ class BlockPool:
         """Nobody may hit these blocks any more. Not journalled."""
         blocks = blocks[self._published[blocks]]
         self._published[blocks] = False
-        self.cached -= int((self._place[blocks] >= 0).sum())
+        self.cached -= int((self.references[blocks] == 0).sum())
         for block, key in zip(blocks.tolist(), self._key[blocks].tolist(), strict=True):
             self._drop(key, block)
 

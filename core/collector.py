@@ -72,7 +72,10 @@ class Collector:
         """Whether the executor keeps to its protocol."""
         shape = (result.runs, len(batch))
         if not 1 <= result.runs <= batch.repeat or result.tokens.shape != shape:
-            raise ExecutorError(f"batch {batch.step}: {result.runs} runs with tokens of shape {result.tokens.shape}; at most {batch.repeat} runs and {shape} are due")
+            raise ExecutorError(
+                f"batch {batch.step}: {result.runs} runs with tokens of shape {result.tokens.shape}; "
+                f"at most {batch.repeat} runs and {shape} are due"
+            )
         sampled = result.tokens if batch.samples.all() else result.tokens[:, batch.samples]
         if sampled.size and int(sampled.min()) < 0:
             raise ExecutorError(f"batch {batch.step}: a row that samples has no token")
@@ -157,7 +160,8 @@ class Collector:
         if not ended.any():
             return []
         return [
-            (int(rows[at]), FinishReason.STOP if stopped[at] else FinishReason.LENGTH) for at in np.flatnonzero(ended).tolist()
+            (int(rows[at]), FinishReason.STOP if stopped[at] else FinishReason.LENGTH)
+            for at in np.flatnonzero(ended).tolist()
         ]
 
     def _stops(self, row: int, token: int, emitted: int) -> bool:

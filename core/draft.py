@@ -59,7 +59,9 @@ class Limits:
 
     def __init__(self, state: State, plan: Plan, group: tuple[WorkKey, ...]) -> None:
         limits = state.limits
-        self.total = limits.max_num_batched_tokens if plan.total is None else min(limits.max_num_batched_tokens, plan.total)
+        self.total = (
+            limits.max_num_batched_tokens if plan.total is None else min(limits.max_num_batched_tokens, plan.total)
+        )
         self.threshold = limits.long_prefill_token_threshold or _LARGE
         self.caps, self.dropped, self.parts = plan.caps, plan.dropped, plan.parts
         self.group = np.zeros(len(WorkKey), bool)  # by work key; NONE is the last
@@ -146,7 +148,7 @@ def _within(tokens: np.ndarray, limit: int) -> np.ndarray:
     so_far = np.cumsum(tokens)
     if not len(so_far) or so_far[-1] <= limit:
         return tokens
-    return np.clip(tokens - (so_far - limit), 0, tokens)
+    return np.asarray(np.clip(tokens - (so_far - limit), 0, tokens))
 
 
 class Draft:
@@ -211,7 +213,7 @@ class Draft:
         """Blocks that each of these active rows is to have before any candidate: its growth here, or its promise."""
         promised = self.state.promised(active)
         if self.walk.rows is active:
-            return np.maximum(promised, self.walk.blocks)
+            return np.asarray(np.maximum(promised, self.walk.blocks))
         growth = np.zeros(self.state.table.capacity, np.int64)
         growth[self.walk.rows] = self.walk.blocks
-        return np.maximum(promised, growth[active])
+        return np.asarray(np.maximum(promised, growth[active]))

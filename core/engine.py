@@ -18,7 +18,7 @@ from interlock.core.collector import Collector
 from interlock.core.commit import Committer
 from interlock.core.config import EngineConfig
 from interlock.core.draft import Draft
-from interlock.core.errors import ConfigError, InterlockError
+from interlock.core.errors import InterlockError
 from interlock.core.executor import Capability, Executor, ExecutorConfig
 from interlock.core.feed import Arrival, Feed
 from interlock.core.handle import Handle
@@ -29,6 +29,7 @@ from interlock.core.policy import Policy
 from interlock.core.progress import Progress
 from interlock.core.record import BoundaryRecord, Counts
 from interlock.core.request import FinishReason, Request
+from interlock.core.requirements import num_blocks, refuse_what_is_missing
 from interlock.core.rules import Broken, check, check_again
 from interlock.core.settled import Settled
 from interlock.core.stack import Stack
@@ -37,7 +38,6 @@ from interlock.core.stats import Stats
 from interlock.core.stretch import Stretches, foresee_blocks
 from interlock.core.view import View
 from interlock.core.waits import Waits
-
 
 _END_OF_TIME = 2.0**62  # nanoseconds; a hold until later than this is until then
 
@@ -60,8 +60,8 @@ class Engine:
     ) -> None:
         limits = config.engine
         self.config, self.executor = config, executor
-        _refuse_what_is_missing(config, policies, executor)
-        self.state = State(limits, config.kv, _num_blocks(config, executor), executor.capabilities.loops)
+        refuse_what_is_missing(config, policies, executor)
+        self.state = State(limits, config.kv, num_blocks(config, executor), executor.capabilities.loops)
         self.stack = Stack(policies, observers, repair=limits.on_violation == "repair", warn_s=limits.hook_warn_s)
         self.stack.attach(self.state.table)
         self.view = View(self.state)
@@ -95,7 +95,7 @@ class Engine:
         observers: Iterable[object] = (),
         overrides: Sequence[str] = (),
     ) -> Engine:
-        """The engine that a configuration describes: a path, the name of a packaged one, a mapping, or one that is loaded.
+        """The engine that a configuration describes: a path, the name of a packaged one, a mapping, or one loaded.
 
         `policies` replaces the configured stack. Raises ConfigError.
         """
@@ -138,7 +138,9 @@ class Engine:
         """One boundary; None when nothing is left to do. Lets the clock pass to the next event where nothing runs."""
         with self._driver:
             if self._turning:
-                raise InterlockError("the engine cannot be driven from inside a boundary: a hook or observer iterates a handle")
+                raise InterlockError(
+                    "the engine cannot be driven from inside a boundary: a hook or observer iterates a handle"
+                )
             self._turning = True
             try:
                 self._start()
@@ -235,7 +237,10 @@ class Engine:
         return draft
 
     def _stalled(self) -> bool:
-        """Whether somebody could run and nobody will. A hold that ends at a time is no stall; rejections are progress."""
+        """Whether somebody could run and nobody will.
+
+        A hold that ends at a time is no stall, nor is waiting for time-outs alone; rejections are progress.
+        """
         state = self.state
         if self._tickets or self.planner.rejected or not np.isinf(self.planner.hold_until_s) or self.ingest.all_timed:
             return False
@@ -246,6 +251,7 @@ class Engine:
         excluded: frozenset[int] = frozenset()
         while True:
             self.state.pool.begin()
+            self.state.pool.expire(self.state.now_ns)
             try:
                 draft = self.planner.plan(excluded)
                 if draft is not None and draft.settled is not None:
@@ -391,38 +397,3 @@ class Engine:
 def _tells(record: BoundaryRecord) -> bool:
     """Whether anything happened at this boundary."""
     return bool(record.collected or record.transitions or record.outcomes)
-
-
-def _num_blocks(config: EngineConfig, executor: Executor) -> int:
-    if isinstance(config.kv.num_blocks, int):
-        return config.kv.num_blocks
-    size = getattr(executor, "auto_blocks", None)
-    if size is None:
-        name = config.executor.name
-        raise ConfigError(f"{config.origin}: kv.num_blocks: found 'auto', which executor {name!r} cannot size; allowed: a number")
-    return int(size(config.kv.block_size))
-
-
-def _refuse_what_is_missing(config: EngineConfig, policies: Sequence[Policy], executor: Executor) -> None:
-    """One line for what this engine or this backend cannot do."""
-    capabilities = executor.capabilities
-    for policy in policies:
-        lacking = sorted(str(need) for need in policy.requires if need not in capabilities.features)
-        if lacking:
-            raise ConfigError(
-                f"{config.origin}: policy {policy.name!r} requires {', '.join(lacking)}, which executor {config.executor.name!r} lacks"
-            )
-    if config.engine.pipeline_depth != 1:
-        raise ConfigError(f"{config.origin}: engine.pipeline_depth: found {config.engine.pipeline_depth}, allowed: 1")
-    if config.engine.prompt == "split" and capabilities.loops == 1:
-        raise ConfigError(f"{config.origin}: engine.prompt: found 'split', allowed: atomic, since the model is not looped")
-    for policy in policies:
-        why = policy.refuses(config.engine, capabilities)
-        if why is not None:
-            raise ConfigError(f"{config.origin}: policy {policy.name!r}: {why}")
-    longest = capabilities.max_model_len
-    if longest is not None and config.engine.max_model_len > longest:
-        raise ConfigError(
-            f"{config.origin}: engine.max_model_len: found {config.engine.max_model_len}, allowed: at most {longest}, the model's own"
-        )
-

@@ -29,7 +29,9 @@ class Room:
         self.draft, self.state = draft, state
         self.slots = state.free_slots
         self.anything_active = len(state.active) > 0
-        self.held_back = dict(zip(active.tolist(), draft.held_back(active).tolist(), strict=True)) if len(active) else {}
+        self.held_back = (
+            dict(zip(active.tolist(), draft.held_back(active).tolist(), strict=True)) if len(active) else {}
+        )
         self.blocks = state.pool.available - sum(self.held_back.values())
         self.budget = Budget(draft.limits, draft.walk.rows, draft.walk.tokens)
         self.limits = limits
@@ -50,7 +52,7 @@ class Room:
         pending = int(self.state.pending(row))
         for limit, counts, tokens in zip(self.limits, self._counts, self._tokens, strict=True):
             code = 0 if limit.codes is None else int(limit.codes[row])
-            if limit.count is not None and counts.get(code, 0) >= _allowed(limit.count, code):
+            if limit.rows is not None and counts.get(code, 0) >= _allowed(limit.rows, code):
                 return Reason("limit")
             if limit.tokens is not None and tokens.get(code, 0) + pending > limit.tokens:
                 return Reason("limit")
@@ -58,7 +60,7 @@ class Room:
 
     def size(self, row: int) -> Size:
         """What the candidate would run with the tokens that are left, and the blocks it needs for that."""
-        table, state = self.state.table, self.state
+        state = self.state
         hits = state.hits(row)
         runs = self.would_run(row)
         tokens = self._would_run_now(row, state.left_to_run(row, hits)) if runs else 0
@@ -158,7 +160,7 @@ def _publish_walk(draft: Draft) -> None:
 
 
 def publish_decodes(state: State, rows: np.ndarray, start: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Publish the block that each of these rows fills with its token at position `start`. Returns what `chained` does."""
+    """Publish the block that each row fills with its token at position `start`. Returns what `chained` does."""
     holders, chain, blocks = chained(state, rows, start)
     state.pool.publish(blocks, state.hash.keys(chain))
     return holders, chain, blocks
@@ -184,8 +186,8 @@ def _publish_prompt(draft: Draft, row: int, holder: int, first: int, end: int) -
     state.pool.publish(blocks, np.array(keys[first:end], np.uint64))
 
 
-def enter(draft: Draft, row: int, size: Size, tokens: int) -> None:
-    """Take what the candidate needs: a holder, its shared blocks, new ones for its tokens."""
+def enter(draft: Draft, row: int, size: Size, tokens: int, *, shares: bool = True) -> None:
+    """Take what the candidate needs: a holder, its shared blocks unless it has them, new ones for its tokens."""
     state = draft.state
     pool, table = state.pool, state.table
     holder = int(table.holder[row])
@@ -197,8 +199,9 @@ def enter(draft: Draft, row: int, size: Size, tokens: int) -> None:
     start = int(table.computed[row]) if kept else shared * pool.block_size
     after = int(state.slots_for(row, tokens)) if kept else start + tokens
     fresh = max(-(-after // pool.block_size), kept) - held
-    if shared:
+    if shared and shares:
         pool.share(size.hits)
+    if shared:
         pool.table[holder, :shared] = size.hits
     if fresh:
         pool.table[holder, held : held + fresh] = pool.take(fresh)

@@ -21,11 +21,13 @@ class GivingWay:
         self._holders: frozenset[int] = frozenset()  # who holds blocks without a slot, at the last question
         self._candidates: frozenset[int] = frozenset()
         self._requester = -1
+        self.unprotected = False  # protection is lifted where it lets nobody run
         self._answers: dict[tuple[int, DemandKind], Victims] = {}  # of this boundary: nobody is asked twice
 
     def begin(self) -> None:
         """A new boundary."""
         self._answers.clear()
+        self.unprotected = False
 
     # -- growth
 
@@ -60,7 +62,9 @@ class GivingWay:
 
     # -- displacement
 
-    def to_candidates(self, draft: Draft, active: np.ndarray, offered: np.ndarray, room: Room) -> list[tuple[int, Size]]:
+    def to_candidates(
+        self, draft: Draft, active: np.ndarray, offered: np.ndarray, room: Room
+    ) -> list[tuple[int, Size]]:
         """Candidates that fit, or would if others gave way, in offer order; the victims go into the draft.
 
         The first that cannot fit ends the pass and preempts nobody.
@@ -121,7 +125,7 @@ class GivingWay:
             room.without(victim, self._reclaim(draft, victim, victims, kind), tokens, slot=holds_slot)
 
     def _would_free(self, victim: int, room: Room) -> bool:
-        return self.state.blocks_only_of((victim,)) + room.held_back.get(victim, 0) > 0
+        return bool(self.state.blocks_only_of((victim,)) + room.held_back.get(victim, 0) > 0)
 
     def _standing_below(self, draft: Draft, victims: Victims, requester: int) -> list[int]:
         """Yielded holders serve anybody; active rows only a requester whose key comes strictly after theirs."""
@@ -136,9 +140,7 @@ class GivingWay:
 
     # -- both
 
-    def _ask(
-        self, demand: Demand, active: np.ndarray, draft: Draft, spared: frozenset[int] = frozenset()
-    ) -> Victims:
+    def _ask(self, demand: Demand, active: np.ndarray, draft: Draft, spared: frozenset[int] = frozenset()) -> Victims:
         """The victims' list for one requester: holders that yielded, then active rows, latest admitted first."""
         state = self.state
         gone = {victim.row for victim in draft.victims if victim.mode is not PreemptMode.YIELD} | spared | {demand.row}
@@ -174,8 +176,12 @@ class GivingWay:
         is being rescued, before which nobody is spared."""
         rows = np.array([row for row in victims.rows.tolist() if row in self._candidates], np.intp)
         if requester == self.state.rescued:
-            return [row for row in rows.tolist() if row != requester] + [row for row in rows.tolist() if row == requester]
-        spared = self.state.protected(rows)
+            return [row for row in rows.tolist() if row != requester] + [
+                row for row in rows.tolist() if row == requester
+            ]
+        spared = np.zeros(len(rows), bool)
+        if not self.unprotected:  # protection spares who is active, not the blocks of a holder that yielded
+            spared = self.state.protected(rows) & (self.state.table.slot[rows] >= 0)
         if victims.protected is not None:
             spared |= victims.protected[rows]
         if self.state.rescued is not None:
@@ -213,12 +219,18 @@ class GivingWay:
         slot = self.state.table.slot
         sequence = [row for row in order.tolist() if row in sizes or (slot[row] >= 0 and row not in gone)]
         tokens = self._shared(draft, np.array(sequence, np.intp), sizes)
+        for _, size in noted:
+            self.state.pool.share(
+                size.hits
+            )  # before any of them takes new blocks, which may be those that another hits
         for row, size in noted:
-            enter(draft, row, size, tokens[row])
+            enter(draft, row, size, tokens[row], shares=False)
         rows = np.array([row for row in sequence if row not in sizes], np.intp)
         draft.walk = draft.walk_of(rows, np.array([tokens[row] for row in rows.tolist()], np.int64))
         draft.sequence = sequence
-        draft.reasons.update((v.row, Reason("slot" if v.demand is DemandKind.SLOT else "blocks")) for v in draft.victims)
+        draft.reasons.update(
+            (v.row, Reason("slot" if v.demand is DemandKind.SLOT else "blocks")) for v in draft.victims
+        )
         settle(draft)
 
     def _shared(self, draft: Draft, sequence: np.ndarray, sizes: dict[int, Size]) -> dict[int, int]:
@@ -231,7 +243,9 @@ class GivingWay:
         if limits.dropped is not None:
             inside &= ~limits.dropped[sequence]
         before = dict(zip(draft.walk.rows.tolist(), draft.walk.tokens.tolist(), strict=True))
-        sized = np.array([sizes[row].tokens if row in sizes else before.get(row, 0) for row in sequence.tolist()], np.int64)
+        sized = np.array(
+            [sizes[row].tokens if row in sizes else before.get(row, 0) for row in sequence.tolist()], np.int64
+        )
         wanted = np.where(inside, sized, 0)
         aside = np.array([row in sizes and sizes[row].runs for row in sequence.tolist()], np.int64)
         if limits.whole:

@@ -42,7 +42,9 @@ class NoFeed:
 class Ingest:
     """Takes what is due from the feed and from other threads, in order, at each boundary."""
 
-    def __init__(self, state: State, stack: Stack, view: View, lifecycle: Lifecycle, executor: Executor, feed: Feed) -> None:
+    def __init__(
+        self, state: State, stack: Stack, view: View, lifecycle: Lifecycle, executor: Executor, feed: Feed
+    ) -> None:
         self.state, self.stack, self.view, self.lifecycle = state, stack, view, lifecycle
         self.executor, self.feed = executor, feed
         self.news = threading.Condition()

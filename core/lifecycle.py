@@ -53,7 +53,9 @@ class Lifecycle:
         )  # fmt: skip
         self._deliver(outcome, handle, from_feed)
 
-    def arrive(self, arrival: Arrival, number: int, limit: int, stops: int, handle: Handle | None, from_feed: bool) -> int:
+    def arrive(
+        self, arrival: Arrival, number: int, limit: int, stops: int, handle: Handle | None, from_feed: bool
+    ) -> int:
         """A new request becomes WAITING. Returns its row."""
         state, table, request = self.state, self.state.table, arrival.request
         row = table.new_row()
@@ -244,18 +246,30 @@ class Lifecycle:
             return
         self.leaving = [row for row in self.leaving if table.in_flight[row]]
         if self.stack.implements("release"):
-            retention = Retention(rows, self.view)
-            self.stack.edit("release", retention, self.view, defer=True)
-            rows = retention.rows.copy()
-            self._forget_cached(rows, retention)
-        for row in rows.tolist():
-            self._give_back_all(row)
+            rows = self._release(rows)
+        else:
+            for row in rows.tolist():
+                self._give_back_all(row)
         if self.stack.implements("on_retired"):
             self.stack.tell("on_retired", rows, self.view)
         for row in rows.tolist():
             del self.state.entries[row]
         table.free_rows(rows)
         self.retired.extend(rows.tolist())
+
+    def _release(self, rows: np.ndarray) -> np.ndarray:
+        """Give the rows' blocks back in the order, and keep what, the policies say. Returns the rows in that order."""
+        retention = Retention(rows, self.view)
+        self.stack.edit("release", retention, self.view, defer=True)
+        rows = retention.rows.copy()
+        self._forget_cached(rows, retention)
+        for row in rows.tolist():
+            left = self.state.held(row)[::-1].copy()
+            self._give_back_all(row)
+            for mask, weight, until in retention.kept:
+                if mask[row]:
+                    self.state.pool.keep(left, float(weight[row]), until * 1e9)
+        return rows
 
     def _forget_cached(self, rows: np.ndarray, retention: Retention) -> None:
         if retention.forgotten is None:
@@ -293,14 +307,23 @@ class Lifecycle:
         self._write(entry.number, entry.request.id, row, int(self.state.table.version[row]), before, to, reason)
 
     def _write(
-        self, number: int, request_id: str, row: int, version: int, before: RequestStatus | None, to: RequestStatus, reason: str
+        self,
+        number: int,
+        request_id: str,
+        row: int,
+        version: int,
+        before: RequestStatus | None,
+        to: RequestStatus,
+        reason: str,
     ) -> None:
         table, state = self.state.table, self.state
         facts: tuple[Any, ...] = (-1, 0, 0, 0, -1)
         if row >= 0:
             facts = (table.work[row], table.computed[row], table.emitted[row], table.blocks[row], table.slot[row])
         self.record.transitions.append(
-            Transition(state.step, state.now_ns, number, request_id, row, version, before, to, str(reason), *map(int, facts))
+            Transition(
+                state.step, state.now_ns, number, request_id, row, version, before, to, str(reason), *map(int, facts)
+            )
         )
 
 

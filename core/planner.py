@@ -33,7 +33,7 @@ class Planner:
         self._limits: tuple[Limit, ...] = ()
 
     def plan(self, excluded: frozenset[int] = frozenset()) -> Draft | None:
-        """The draft of the first group that yields a batch, its blocks taken under the pool's journal; None if none does.
+        """The draft of the first group that yields a batch, its blocks taken under the pool's journal, or None.
 
         `excluded` rows take no part: a broken rule has taken them out of this boundary.
         """
@@ -51,7 +51,17 @@ class Planner:
         plan = Plan(np.concatenate([active, offered]) if len(offered) else active, self.view, self.capabilities)
         if len(active) or len(offered):
             self.stack.edit("select", plan, self.view)
-        groups = [group for group in self._groups(plan) if self._present(group, active) or self._present(group, offered)]
+        draft = self._first_batch(plan, active, offered)
+        if draft is None and bool(self.state.protected(np.concatenate([active, offered])).any()):
+            self.giving_way.unprotected = True
+            draft = self._first_batch(plan, active, offered)
+        return draft
+
+    def _first_batch(self, plan: Plan, active: np.ndarray, offered: np.ndarray) -> Draft | None:
+        """The draft of the first group that yields a batch, its blocks taken."""
+        groups = [
+            group for group in self._groups(plan) if self._present(group, active) or self._present(group, offered)
+        ]
         hopeless: list[tuple[WorkKey, ...]] = []
         for group in groups:
             draft = self._draft(plan, group, offered)
@@ -83,7 +93,10 @@ class Planner:
         return self.stack.implements("preempt") or bool(state.resident) or rescue
 
     def _offer(self, excluded: frozenset[int]) -> np.ndarray:
-        """The rows that may enter, in offer order. `admit` is asked when it can matter: somebody may enter, or has come."""
+        """The rows that may enter, in offer order.
+
+        `admit` is asked when it can matter: somebody may enter, or has newly come.
+        """
         state = self.state
         if not len(state.waiting) or not (self.may_enter or self._asked_version != state.waiting.version):
             return _NO_ROWS
@@ -120,7 +133,7 @@ class Planner:
             self.hold_until_s = float(offer.until[offered[held]].min())
             by = Reason("held", self.stack.author_of("admit"))
             self.reasons = dict.fromkeys(offered[held].tolist(), by)
-        return offered[~held]
+        return np.asarray(offered[~held])
 
     # -- plan
 

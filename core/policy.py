@@ -41,7 +41,7 @@ class PolicyOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class column:  # noqa: N801 - reads as a declaration in a class body
+class column:
     """A column that a policy adds to the request table: `level = column(np.int8, initial=0)`.
 
     `self.level` is the whole array, `view.capacity` long. It is writable in events and read-only in hooks, since a
@@ -138,10 +138,16 @@ class Policy:
         """Who may enter, in which order. `offer.rows`: the waiting rows."""
 
     def select(self, plan: Plan, view: View) -> None:
-        """What runs next, how much of it, what may share a batch. `plan.rows`: active rows with work, then offered ones."""
+        """What runs next, how much of it, what may share a batch.
+
+        `plan.rows`: active rows with pending work in the order of their admission, then the offered ones.
+        """
 
     def preempt(self, victims: Victims, demand: Demand, view: View) -> None:
-        """Who gives way to `demand.row`, and how. `victims.rows`: holders that yielded, then active rows, latest first."""
+        """Who gives way to `demand.row`, and how.
+
+        `victims.rows`: holders that yielded, then active rows, latest admitted first.
+        """
 
     def release(self, retention: Retention, view: View) -> None:
         """What finished requests leave for reuse. `retention.rows`: rows that retire at this boundary."""

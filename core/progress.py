@@ -70,8 +70,8 @@ class Progress:
         if not self.repair or state.rescued is not None:
             recent = "; ".join(self._last) or "no batch was ever formed"
             raise LivelockError(
-                f"step {state.step}: {why}; {len(state.waiting)} requests wait, {len(state.active)} are active, the oldest is "
-                f"{request!r}. Last boundaries: {recent}"
+                f"step {state.step}: {why}; {len(state.waiting)} requests wait, {len(state.active)} are active, "
+                f"the oldest is {request!r}. Last boundaries: {recent}"
             )
         self._idle = 0
         state.rescued = row

@@ -42,7 +42,9 @@ class Ordering:
         if not self.keys or len(self.base) < 2:
             return self.base
         columns = [key if len(key) == len(self.base) else key[self.base] for key in reversed(self.keys)]
-        return np.asarray(self.base[np.lexsort(columns)] if len(columns) > 1 else self.base[np.argsort(columns[0], kind="stable")])
+        return np.asarray(
+            self.base[np.lexsort(columns)] if len(columns) > 1 else self.base[np.argsort(columns[0], kind="stable")]
+        )
 
 
 class Proposal:
@@ -83,7 +85,11 @@ class Proposal:
     def reorder(self, rows: np.ndarray) -> None:
         """This order, a permutation of `rows`."""
         rows = np.asarray(rows)
-        if rows.dtype.kind not in "iu" or rows.shape != self.rows.shape or not np.array_equal(np.sort(rows), np.sort(self.rows)):
+        if (
+            rows.dtype.kind not in "iu"
+            or rows.shape != self.rows.shape
+            or not np.array_equal(np.sort(rows), np.sort(self.rows))
+        ):
             raise self._wrong("reorder takes a permutation of proposal.rows")
         self._order, self._resolved, self._first_key = Ordering(rows.astype(np.intp)), None, None
 
@@ -97,7 +103,9 @@ class Proposal:
             column = self._view._column_named(key.lstrip("-"))
             if column is None:
                 raise self._wrong(f"no column is called {key!r}{nearest(key.lstrip('-'), self._view._column_names())}")
-            key = -column.astype(np.int64 if column.dtype.kind in "iu" else np.float64) if key.startswith("-") else column
+            key = (
+                -column.astype(np.int64 if column.dtype.kind in "iu" else np.float64) if key.startswith("-") else column
+            )
         array = self._sized(key, "key")
         if array.dtype.kind not in "biuf":
             raise self._wrong(f"a key is an array of numbers, not of {array.dtype}")
@@ -111,7 +119,8 @@ class Proposal:
         array = np.asarray(value)
         if array.ndim != 1 or len(array) not in (self._view.capacity, len(self.rows)):
             raise self._wrong(
-                f"a {what} has shape {array.shape}; allowed: view.capacity = {self._view.capacity} or len(rows) = {len(self.rows)}"
+                f"a {what} has shape {array.shape}; allowed: view.capacity = {self._view.capacity} "
+                f"or len(rows) = {len(self.rows)}"
             )
         return array
 
@@ -141,9 +150,9 @@ class Proposal:
 
 
 class Limit(NamedTuple):
-    """At most `count` entries and `tokens` prompt tokens, in all or for each value of a column."""
+    """At most `rows` entries and `tokens` prompt tokens, in all or for each value of a column."""
 
-    count: int | np.ndarray | None
+    rows: int | np.ndarray | None
     tokens: int | None
     codes: np.ndarray | None
     by: str = ""
@@ -191,7 +200,9 @@ class Offer(Proposal):
         if per is not None:
             codes = self._view._column_named(per)
             if codes is None or codes.dtype.kind not in "iu":
-                raise self._wrong(f"limit per {per!r}: no such column of whole numbers{nearest(per, self._view._column_names())}")
+                raise self._wrong(
+                    f"limit per {per!r}: no such column of whole numbers{nearest(per, self._view._column_names())}"
+                )
         elif count is not None and count.ndim:
             raise self._wrong("an array of limits needs `per`")
         plain = count if count is None or count.ndim else int(count)
@@ -204,7 +215,9 @@ class Offer(Proposal):
             raise self._wrong("reject needs a reason")
         admitted = np.flatnonzero(chosen & (self._view._table.admitted_ns >= 0))
         if len(admitted):
-            raise PolicyViolation(self.rule, "only rows never admitted can be rejected", request=self._view.request(int(admitted[0])).id)
+            raise PolicyViolation(
+                self.rule, "only rows never admitted can be rejected", request=self._view.request(int(admitted[0])).id
+            )
         self.rejected = (*self.rejected, (chosen, reason))
 
     def _spread(self, array: np.ndarray) -> np.ndarray:
@@ -265,7 +278,9 @@ class Plan(Proposal):
         if not keys or WorkKey.NONE in keys:
             raise self._wrong(f"a group is a WorkKey or several, found {group!r}")
         if len({OPERATION_OF[key] for key in keys}) > 1:
-            raise self._wrong(f"{', '.join(key.name for key in keys)} run as different operations and cannot share a batch")
+            raise self._wrong(
+                f"{', '.join(key.name for key in keys)} run as different operations and cannot share a batch"
+            )
         if not self._capabilities.can_mix(frozenset(keys)):
             raise self._wrong(f"the executor cannot mix {', '.join(key.name for key in keys)} in a batch")
         return keys
@@ -319,7 +334,7 @@ class Victims(Proposal):
         """How this row gives way."""
         for mask, mode in reversed(self.uses):
             if mask is None or mask[row]:
-                return mode
+                return PreemptMode(mode)
         return PreemptMode.RECOMPUTE
 
     def stands_above(self, requester: int) -> np.ndarray | None:
@@ -339,7 +354,10 @@ class Retention(Proposal):
         self.forgotten: np.ndarray | None = None
 
     def keep(self, mask: Any, weight: float | np.ndarray, until: float | None = None) -> None:
-        """The cached blocks of these rows stay longer than those of a smaller weight, `until` engine seconds at most."""
+        """The cached blocks of these rows stay longer than those of a smaller weight, at most until this engine second.
+
+        They are taken after all blocks that nobody keeps; of two policies that keep a row's blocks, the first holds.
+        """
         chosen = self._mask(mask)
         value = np.asarray(weight, np.float64)
         if np.isnan(value).any() or (until is not None and np.isnan(until)):

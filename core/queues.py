@@ -14,12 +14,18 @@ class OrderedRows:
     grows with the queue; anything else moves memory once per boundary.
     """
 
-    def __init__(self, rows: np.ndarray = _EMPTY, keys: np.ndarray | None = None, ties: np.ndarray | None = None) -> None:
+    def __init__(
+        self, rows: np.ndarray = _EMPTY, keys: np.ndarray | None = None, ties: np.ndarray | None = None
+    ) -> None:
         keys = np.zeros(len(rows), np.int64) if keys is None else keys
         ties = np.zeros(len(rows), np.int64) if ties is None else ties
         order = np.lexsort((ties, keys))
         size = max(64, 2 * len(rows))
-        self._rows, self._keys, self._ties = np.empty(size, np.intp), np.empty(size, keys.dtype), np.empty(size, np.int64)
+        self._rows, self._keys, self._ties = (
+            np.empty(size, np.intp),
+            np.empty(size, keys.dtype),
+            np.empty(size, np.int64),
+        )
         self._head, self._tail = 0, len(rows)
         for buffer, values in ((self._rows, rows), (self._keys, keys), (self._ties, ties)):
             buffer[: len(rows)] = values[order]

@@ -32,7 +32,10 @@ class Transition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A request that reached FINISHED, with all that is known of it. Times in engine nanoseconds; None: it never came to that."""
+    """A request that reached FINISHED, with all that is known of it.
+
+    Times in engine nanoseconds; None where it never came to that.
+    """
 
     number: int
     request_id: str

@@ -106,7 +106,11 @@ class SyntheticPrompt:
     def token_ids(self) -> np.ndarray:
         """The token ids, int32, shape (len(self),)."""
         parts = [
-            (splitmix64(np.uint64(seed & 0xFFFFFFFFFFFFFFFF) + np.arange(tokens, dtype=np.uint64)) % np.uint64(VOCABULARY - 1) + np.uint64(1))
+            (
+                splitmix64(np.uint64(seed & 0xFFFFFFFFFFFFFFFF) + np.arange(tokens, dtype=np.uint64))
+                % np.uint64(VOCABULARY - 1)
+                + np.uint64(1)
+            )
             for seed, tokens in self.segments
         ]
         return np.concatenate(parts).astype(np.int32) if parts else np.empty(0, np.int32)

@@ -69,7 +69,13 @@ def _batch(rows: np.ndarray, tokens: np.ndarray, draft: Draft, state: State) -> 
     if hits:
         pending = pending - np.array([hits.get(row, 0) for row in rows.tolist()])
     within = (tokens > 0) & (tokens <= pending)
-    _require(within, "tokens are positive and within what is pending", lambda: f"{tokens[~within]} of {pending[~within]}", rows, state)
+    _require(
+        within,
+        "tokens are positive and within what is pending",
+        lambda: f"{tokens[~within]} of {pending[~within]}",
+        rows,
+        state,
+    )
     alone = table.in_flight[rows] == 0
     _require(alone, "nothing in flight is selected again", lambda: "a ticket of this row is out", rows, state)
 
@@ -123,7 +129,9 @@ def _victims(rows: np.ndarray, draft: Draft, state: State) -> None:
     holds = (table.status[victims] == RequestStatus.ACTIVE) | (
         (table.status[victims] == RequestStatus.WAITING) & (table.blocks[victims] > 0)
     )
-    _require(holds, "a victim is active, or has yielded and holds blocks", lambda: "it has nothing to give", victims, state)
+    _require(
+        holds, "a victim is active, or has yielded and holds blocks", lambda: "it has nothing to give", victims, state
+    )
     _standing(draft, state)
     idle = table.in_flight[victims] == 0
     _require(idle, "a victim is not in flight", lambda: "a ticket of this row is out", victims, state)

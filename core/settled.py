@@ -68,8 +68,8 @@ class Settled:
         self.state.pool.table[self.holders[growing], self.state.table.blocks[rows]] = self.state.pool.take(len(rows))
         self.slack[growing] = self.state.pool.block_size
 
-    def advance(self, runs: int) -> np.ndarray:
-        """So many runs were applied. Returns emitted tokens, int64, as rows; not to be written."""
+    def advance(self, runs: int) -> None:
+        """So many runs were applied."""
         self.computed += runs
         self.emitted += runs
         self.left -= runs
@@ -78,5 +78,3 @@ class Settled:
         else:
             blocks = self.state.table.blocks[self.rows].astype(np.int64)
             self.slack = blocks * self.state.pool.block_size - self.computed
-        return self.emitted
-

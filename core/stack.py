@@ -15,7 +15,6 @@ from interlock.core.errors import ConfigError, HookError, InterlockError, Policy
 from interlock.core.policy import EVENTS, HOOKS, Policy
 from interlock.core.proposals import Proposal
 from interlock.core.table import RequestTable
-from interlock.core.view import View
 
 log = structlog.get_logger("interlock")
 _LOG_EVERY = 10.0  # seconds between two log lines about one plugin and rule
@@ -35,7 +34,8 @@ class _Manager(pluggy.PluginManager):
 class Stack:
     """Policies in the order of the configuration, each editing a proposal in turn, and observers.
 
-    Under `repair`, an invalid edit or a raising hook undoes that hook's edits, is counted, and logged at a limited rate.
+    Under `repair`, an invalid edit or a raising hook undoes that hook's edits, is counted, and is logged at a limited
+    rate.
     """
 
     def __init__(self, policies: Sequence[Policy], observers: Iterable[object], *, repair: bool, warn_s: float) -> None:
@@ -57,7 +57,8 @@ class Stack:
             for name in HOOKS + EVENTS
         }
         self._observers: dict[str, list[Callable[..., None]]] = {
-            name: [getattr(item, name) for item in observers if callable(getattr(item, name, None))] for name in OBSERVED
+            name: [getattr(item, name) for item in observers if callable(getattr(item, name, None))]
+            for name in OBSERVED
         }
 
     @staticmethod
@@ -180,7 +181,9 @@ class Stack:
         key, now = (violation.plugin, violation.rule), time.monotonic()
         if now - self._logged.get(key, -_LOG_EVERY) >= _LOG_EVERY:
             self._logged[key] = now
-            log.warning("repaired", plugin=violation.plugin, hook=violation.hook, rule=violation.rule, detail=str(violation))
+            log.warning(
+                "repaired", plugin=violation.plugin, hook=violation.hook, rule=violation.rule, detail=str(violation)
+            )
 
     def _timed(self, policy: Policy, hook: str, started: int) -> None:
         spent = time.perf_counter_ns() - started
@@ -203,7 +206,8 @@ def _check_signature(policy: Policy, hook: str) -> None:
     wanted = list(inspect.signature(getattr(Policy, hook)).parameters)[1:]
     if given != wanted:
         raise ConfigError(
-            f"policy {policy.name!r}: {type(policy).__name__}.{hook} takes ({', '.join(given)}); allowed: ({', '.join(wanted)})"
+            f"policy {policy.name!r}: {type(policy).__name__}.{hook} takes ({', '.join(given)}); "
+            f"allowed: ({', '.join(wanted)})"
         )
 
 

@@ -213,7 +213,9 @@ class State:
         table = self.table
         if self.kv.reserve == "none":
             return np.zeros(len(rows), np.int64)
-        tokens = self.peak_tokens(rows) if self.kv.reserve == "full" else table.prompt_tokens[rows] + table.emitted[rows]
+        tokens = (
+            self.peak_tokens(rows) if self.kv.reserve == "full" else table.prompt_tokens[rows] + table.emitted[rows]
+        )
         return np.asarray(np.maximum(self.blocks_for(tokens) - table.blocks[rows], 0))
 
     @property
@@ -310,7 +312,7 @@ class State:
         table = self.table
         struck = table.strikes[rows] >= self.limits.max_preemptions
         if not struck.any():
-            return struck
+            return np.zeros(len(rows), bool)
         return np.asarray(struck & ~self.banked(rows))
 
     def banked(self, rows: np.ndarray) -> np.ndarray:

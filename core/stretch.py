@@ -19,8 +19,8 @@ STEADY = frozenset(
     {
         "status", "work", "slot", "version", "arrival", "priority", "deadline", "tenant", "prompt_tokens", "max_tokens",
         "predicted", "loop", "preemptions", "bypasses", "overtaken", "admitted_s", "first_token_s",
-        "waiting", "active", "capacity", "limits", "free_slots", "count", "pending", "remaining_prompt", "request", "tenants",
-        "last_operation", "in_flight_work",
+        "waiting", "active", "capacity", "limits", "free_slots", "count", "pending", "remaining_prompt", "request",
+        "tenants", "last_operation", "in_flight_work",
     }
 )  # fmt: skip
 """What does not change while the same rows decode and nobody comes or goes."""

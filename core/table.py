@@ -48,7 +48,9 @@ COLUMNS: dict[str, tuple[Any, Any]] = {
     "stops": (np.int8, 0),  # how its tokens are examined for an end: 0 never, 1 end of sequence, 2 one by one
 }
 
-INTERNAL = frozenset({"high_water", "high_loop", "chunk", "number", "limit", "holder", "host", "peak", "strikes", "stops"})
+INTERNAL = frozenset(
+    {"high_water", "high_loop", "chunk", "number", "limit", "holder", "host", "peak", "strikes", "stops"}
+)
 """Columns that policies do not see."""
 
 SECONDS = {

@@ -9,8 +9,8 @@ import numpy as np
 
 from interlock.core.errors import nearest
 from interlock.core.request import Request
-from interlock.core.table import CONSTANT, INTERNAL, SECONDS, read_only
 from interlock.core.table import COLUMNS as _COLUMNS
+from interlock.core.table import CONSTANT, INTERNAL, SECONDS, read_only
 from interlock.core.work import Operation, WorkKey
 
 if TYPE_CHECKING:
@@ -125,9 +125,14 @@ class View:
 
     def of(self, policy: str) -> Any:
         """The columns of another policy, as attributes, read-only."""
-        found = {name: read_only(array) for (owner, name), array in self._table.policy_columns.items() if owner == policy}
+        found = {
+            name: read_only(array) for (owner, name), array in self._table.policy_columns.items() if owner == policy
+        }
         if not found:
-            raise AttributeError(f"no policy {policy!r} with columns{nearest(policy, (owner for owner, _ in self._table.policy_columns))}")
+            raise AttributeError(
+                f"no policy {policy!r} with columns"
+                f"{nearest(policy, (owner for owner, _ in self._table.policy_columns))}"
+            )
         return SimpleNamespace(**found)
 
     # -- queries

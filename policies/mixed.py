@@ -22,8 +22,8 @@ class Mixed(Staged):
     """What shares a batch? Everything that runs as the same operation.
 
     On dense models that is a prompt chunk beside a decode token. `order: admission` serves rows in the order of their
-    admission, as vLLM's v1 scheduler does; `decode_first` serves decodes before prompt chunks, as Sarathi-Serve does, so
-    that a long prompt never delays a token. On looped models prompts join decode preludes and decode recurrences; a
+    admission, as vLLM's v1 scheduler does; `decode_first` serves decodes before prompt chunks, as Sarathi-Serve does,
+    so that a long prompt never delays a token. On looped models prompts join decode preludes and decode recurrences; a
     recurrent batch of both runs first when both are ready, and otherwise stages follow in the order of `refill`.
     """
 
@@ -71,4 +71,3 @@ def _joined(order: list[Group], view: View) -> list[Group]:
     both = all(view.count(key) for key in _RECURRENT)
     joined: dict[Group, Group] = {**dict.fromkeys(_PRELUDE, _PRELUDE), **dict.fromkeys(_RECURRENT, _RECURRENT)}
     return ([_RECURRENT] if both else []) + [joined.get(group, group) for group in order]
-

@@ -18,7 +18,7 @@ class Priority(Policy):
     Slots and blocks are taken only from strictly lower standing, so equal priorities never displace each other.
 
     With `aging` a, a request gains a for each second since its arrival. Everybody gains at the same rate, so the order
-    is that of priority + a * arrival: it does not change while requests wait, nobody starves, and nobody overtakes back.
+    is that of priority + a * arrival: it does not change while requests wait, so nobody starves or overtakes back.
     """
 
     class Options(PolicyOptions):
@@ -44,7 +44,7 @@ class Priority(Policy):
     def _standing(self, view: View) -> np.ndarray | str:
         if not self.options.aging:
             return "priority"
-        return view.priority + self.options.aging * view.arrival
+        return np.asarray(view.priority + self.options.aging * view.arrival)
 
     def admit(self, offer: Offer, view: View) -> None:
         """The smallest number first."""

@@ -14,8 +14,11 @@ Group = WorkKey | tuple[WorkKey, ...]
 
 
 class StageOptions(PolicyOptions):
-    """`min_coda_batch_size`: codas wait for so many, unless nothing is in the loop. `max_prefill_batches_before_decode`:
-    decode is due after so many prompt batches. `prefer_recurrent`: overlap the loop with a coda, where steps overlap."""
+    """Options of policies for looped models.
+
+    `min_coda_batch_size`: codas wait for so many, unless nothing is in the loop. `max_prefill_batches_before_decode`:
+    decode is due after so many prompt batches. `prefer_recurrent`: overlap the loop with a coda, where steps overlap.
+    """
 
     min_coda_batch_size: int = Field(default=1, ge=1)
     max_prefill_batches_before_decode: int = Field(default=1, ge=1)
@@ -48,7 +51,7 @@ class Staged(Policy):
 
     def decode_due(self) -> bool:
         """Whether prompts have run long enough without a decode row in the loop."""
-        return self._prompt_batches >= self.options.max_prefill_batches_before_decode
+        return self._prompt_batches >= int(self.options.max_prefill_batches_before_decode)
 
 
 def holds(batch: Batch, keys: Iterable[WorkKey]) -> bool:

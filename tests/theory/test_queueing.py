@@ -49,7 +49,7 @@ def serve(
     stack: Sequence[Any] = ("fcfs", "mixed"),
     priorities: np.ndarray | None = None,
 ) -> list[Outcome]:
-    """Serve prompts of one token, whose first step gives their first token: a length is a number of steps. By number."""
+    """Serve prompts of one token, whose first step gives their first token: a length is a number of steps."""
     config = EngineConfig.load(
         {
             "engine": {"max_num_seqs": slots, "max_num_batched_tokens": max(slots, 16), "max_model_len": 4096},
@@ -106,45 +106,50 @@ def hyper(random: np.random.Generator, count: int) -> np.ndarray:
 
 
 STEP = 0.02  # 50 steps are one second
+CONSTANT = {"constant": {"step_s": STEP}}
 
 
-def moments(lengths: np.ndarray) -> tuple[float, float]:
-    seconds = lengths * STEP
-    return float(seconds.mean()), float((seconds**2).mean())
+def loaded(random: np.random.Generator, rate: float, work_s: np.ndarray) -> np.ndarray:
+    """Poisson arrivals, stretched so that the sample offers exactly the load that its rate stands for."""
+    times = np.cumsum(random.exponential(1 / rate, len(work_s)))
+    return np.round(times * (len(work_s) / rate) / times[-1], 9)
+
+
+def nanoseconds(times: np.ndarray) -> list[int]:
+    return np.round(times * 1e9).astype(int).tolist()
 
 
 @pytest.mark.parametrize("draw", [deterministic, uniform, geometric, hyper])
 def test_fcfs_is_lindleys_recursion(draw: Draw) -> None:
-    """W(n+1) = max(W(n) + S(n) - A(n), 0), to the nanosecond."""
+    """W(n+1) = max(W(n) + S(n) - A(n), 0), to the nanosecond: so all of the theory of FCFS holds."""
     random = np.random.default_rng(1)
-    lengths, times = draw(random, 800), poisson(random, 0.8, 800)
-    outcomes = serve(times, lengths, {"constant": {"step_s": STEP}})
+    lengths, times = draw(random, 300), poisson(random, 0.8, 300)
+    outcomes = serve(times, lengths, CONSTANT)
     free, expected = 0, []
-    for at, steps in zip(np.round(times * 1e9).astype(int).tolist(), lengths.tolist(), strict=True):
+    for at, steps in zip(nanoseconds(times), lengths.tolist(), strict=True):
         begin = max(at, free)
         expected.append(begin - at)
         free = begin + steps * round(STEP * 1e9)
     assert [outcome.queue_ns for outcome in outcomes] == expected
 
 
-@pytest.mark.parametrize(
-    ("draw", "exact", "tolerance"), [(deterministic, 1.1667, 0.06), (uniform, 1.5556, 0.08), (geometric, 2.3333, 0.1)]
-)
-def test_fcfs_is_pollaczek_khinchine(draw: Draw, exact: float, tolerance: float) -> None:
+@pytest.mark.soak
+@pytest.mark.parametrize(("draw", "exact"), [(deterministic, 1.1667), (uniform, 1.5556), (geometric, 2.3333)])
+def test_fcfs_is_pollaczek_khinchine(draw: Draw, exact: float) -> None:
     """rho 0.7, one second each on average: W = lambda E[S^2] / (2 (1 - rho))."""
     random = np.random.default_rng(2)
-    lengths, times = draw(random, 15_000), poisson(random, 0.7, 15_000)
-    seen = float(waits(serve(times, lengths, {"constant": {"step_s": STEP}})).mean())
-    mean, square = moments(draw(np.random.default_rng(3), 1_000_000))
-    formula = 0.7 * square / (2 * (1 - 0.7 * mean))
-    assert formula == pytest.approx(exact, rel=0.03), "lengths are whole steps"
-    assert seen == pytest.approx(formula, rel=tolerance)
+    lengths = draw(random, 60_000)
+    seconds = lengths * STEP
+    seen = float(waits(serve(loaded(random, 0.7, seconds), lengths, CONSTANT)).mean())
+    formula = 0.7 * float((seconds**2).mean()) / (2 * (1 - 0.7 * float(seconds.mean())))
+    assert formula == pytest.approx(exact, rel=0.05), "lengths are whole steps"
+    assert seen == pytest.approx(formula, rel=0.05)
 
 
 def test_a_prefill_engine_is_m_d_1() -> None:
     """DistServe: D 0.13 s, 4 requests a second: D + R D^2 / (2 (1 - R D)) = 0.2004 s."""
-    random = np.random.default_rng(4)
-    outcomes = serve(poisson(random, 4.0, 15_000), np.ones(15_000, int), {"constant": {"step_s": 0.13}})
+    random, ones = np.random.default_rng(4), np.ones(3_000, int)
+    outcomes = serve(loaded(random, 4.0, ones), ones, {"constant": {"step_s": 0.13}})
     assert stays(outcomes).mean() == pytest.approx(0.2004, rel=0.03)
 
 
@@ -161,36 +166,44 @@ def classes(random: np.random.Generator, count: int) -> tuple[np.ndarray, np.nda
     rates, means = np.array([0.3, 0.4, 0.1]), np.array([0.5, 1.0, 2.0])
     kinds = random.choice(3, count, p=rates / rates.sum())
     lengths = np.minimum(random.geometric(STEP / means[kinds]), 4000)
-    return poisson(random, float(rates.sum()), count), lengths, kinds
+    return loaded(random, float(rates.sum()), lengths), lengths, kinds
 
 
-def test_priority_without_displacement_is_cobham() -> None:
-    """Non-preemptive priorities, Cobham 1954: T = 1.52941, 3.28758, 9.77778."""
-    times, lengths, kinds = classes(np.random.default_rng(5), 15_000)
-    stack = [Priority(displace=False), "mixed"]
-    stay = stays(serve(times, lengths, {"constant": {"step_s": STEP}}, stack=stack, priorities=kinds))
-    for kind, exact, tolerance in ((0, 1.52941, 0.06), (1, 3.28758, 0.09), (2, 9.77778, 0.2)):
-        assert stay[kinds == kind].mean() == pytest.approx(exact, rel=tolerance), kind
+def test_priority_without_displacement_takes_the_smallest_number_when_the_slot_is_free() -> None:
+    """The sample path of non-preemptive priorities, to the nanosecond."""
+    times, lengths, kinds = classes(np.random.default_rng(5), 400)
+    outcomes = serve(times, lengths, CONSTANT, stack=[Priority(displace=False), "mixed"], priorities=kinds)
+    arrivals, free, begins = nanoseconds(times), 0, dict[int, int]()
+    while len(begins) < len(lengths):
+        left = [i for i in range(len(lengths)) if i not in begins]
+        free = max(free, min(arrivals[i] for i in left))
+        chosen = min((i for i in left if arrivals[i] <= free), key=lambda i: (kinds[i], i))
+        begins[chosen] = free
+        free += int(lengths[chosen]) * round(STEP * 1e9)
+    assert [outcome.admitted_ns for outcome in outcomes] == [begins[i] for i in range(len(lengths))]
 
 
 @pytest.mark.soak
-def test_priority_with_yields_is_preemptive_resume() -> None:
-    """T_k = E[S_k] / (1 - s_(k-1)) + R_k / ((1 - s_(k-1)) (1 - s_k)): 0.58824, 2.41830, 12.22222."""
+@pytest.mark.parametrize(
+    ("preempt", "exact"), [(None, (1.52941, 3.28758, 9.77778)), ("yield", (0.58824, 2.41830, 12.22222))]
+)
+def test_priorities_are_cobham_and_preemptive_resume(preempt: str | None, exact: tuple[float, ...]) -> None:
+    """Cobham 1954; T_k = E[S_k] / (1 - s_(k-1)) + R_k / ((1 - s_(k-1)) (1 - s_k)), at most a step more to give way."""
     times, lengths, kinds = classes(np.random.default_rng(6), 60_000)
-    stack = [Priority(preempt="yield"), "mixed"]
-    stay = stays(serve(times, lengths, {"constant": {"step_s": STEP}}, stack=stack, priorities=kinds))
-    for kind, exact, tolerance in ((0, 0.58824, 0.05), (1, 2.41830, 0.08), (2, 12.22222, 0.2)):
-        assert stay[kinds == kind].mean() == pytest.approx(exact, rel=tolerance), kind
+    stack = [Priority(preempt=preempt), "mixed"]
+    stay = stays(serve(times, lengths, CONSTANT, stack=stack, priorities=kinds))
+    for kind, tolerance in ((0, 0.05), (1, 0.08), (2, 0.2)):
+        assert stay[kinds == kind].mean() == pytest.approx(exact[kind], rel=tolerance), kind
 
 
 @pytest.mark.soak
-def test_srpt_is_schrage_miller() -> None:
-    """rho 0.7: uniform 1.98394, exponential 1.87457."""
-    for draw, exact in ((uniform, 1.98394), (geometric, 1.87457)):
-        random = np.random.default_rng(7)
-        lengths, times = draw(random, 40_000), poisson(random, 0.7, 40_000)
-        stay = stays(serve(times, lengths, {"constant": {"step_s": STEP}}, stack=[Srpt(), "mixed"]))
-        assert stay.mean() == pytest.approx(exact + STEP / 2, rel=0.05)
+@pytest.mark.parametrize(("draw", "exact"), [(uniform, 1.98394), (geometric, 1.87457)])
+def test_srpt_is_schrage_miller(draw: Draw, exact: float) -> None:
+    """rho 0.7. An arrival waits for the boundary: half a step more."""
+    random = np.random.default_rng(7)
+    lengths = draw(random, 40_000)
+    stay = stays(serve(loaded(random, 0.7, lengths), lengths, CONSTANT, stack=[Srpt(), "mixed"]))
+    assert stay.mean() == pytest.approx(exact + STEP / 2, rel=0.05)
 
 
 # -- continuous batching: n running cost d0 + d1 n
@@ -209,12 +222,17 @@ def chain(rate: float, mean: float, d0: float, d1: float, cap: int) -> float:
 
 
 CASES = [
-    (0.010, 0.0, 10_000, 12.0, 1.2800),
-    (0.0, 0.001, 10_000, 6.25, 0.6400),
-    (0.008, 0.0001, 10_000, 40.0, 2.1246),
-    (0.010, 0.0, 8, 5.0, 1.6461),
-    (0.008, 0.00025, 32, 12.5, 1.7812),
+    pytest.param(0.010, 0.0, 10_000, 12.0, 1.2800, id="M/G/inf"),
+    pytest.param(0.0, 0.001, 10_000, 6.25, 0.6400, id="processor sharing"),
+    pytest.param(0.008, 0.0001, 10_000, 40.0, 2.1246, id="batching"),
+    pytest.param(0.010, 0.0, 8, 5.0, 1.6461, id="M/M/8"),
+    pytest.param(0.008, 0.00025, 32, 12.5, 1.7812, id="capped"),
 ]
+
+
+def linear(d0: float, d1: float) -> dict[str, Any]:
+    """A prompt of one token costs what a decode costs."""
+    return {"linear": {"base_s": d0, "prefill_token_s": d1, "decode_token_s": d1}}
 
 
 @pytest.mark.parametrize(("d0", "d1", "cap", "rate", "exact"), CASES)
@@ -222,33 +240,44 @@ def test_the_formulas_give_the_worked_numbers(d0: float, d1: float, cap: int, ra
     assert chain(rate, 128, d0, d1, cap) == pytest.approx(exact, abs=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("d0", "d1", "cap", "rate", "exact"), CASES, ids=["M/G/inf", "PS", "batching", "M/M/8", "capped"]
-)
-def test_continuous_batching_is_a_birth_death_chain(d0: float, d1: float, cap: int, rate: float, exact: float) -> None:
-    """Geometric lengths of mean 128. An arrival waits for the boundary: half a step more, at the size it meets."""
-    random, count = np.random.default_rng(8), 6_000
-    lengths, times = np.minimum(random.geometric(1 / 128, count), 4000), poisson(random, rate, count)
-    # A prompt of one token costs what a decode costs.
-    cost = {"linear": {"base_s": d0, "prefill_token_s": d1, "decode_token_s": d1}}
-    stay = stays(serve(times, lengths, cost, slots=min(cap, 512)))
-    running = rate * exact
-    half = (d0 + d1 * min(running, cap)) / 2
-    assert stay.mean() == pytest.approx(exact + half, rel=0.08)
+@pytest.mark.parametrize(("d0", "d1", "cap", "rate", "exact"), CASES)
+def test_continuous_batching_is_its_own_sample_path(d0: float, d1: float, cap: int, rate: float, exact: float) -> None:
+    """Step by step: who is there joins while there is room, and n of them take d0 + d1 n. To the nanosecond."""
+    random = np.random.default_rng(8)
+    lengths, times = np.minimum(random.geometric(1 / 64, 250), 4000), poisson(random, 2 * rate, 250)
+    outcomes = serve(times, lengths, linear(d0, d1), slots=min(cap, 256))
+    arrivals, left, ends = nanoseconds(times), lengths.tolist(), [0] * 250
+    now, coming, running = 0, 0, list[int]()
+    while coming < 250 or running:
+        while coming < 250 and arrivals[coming] <= now and len(running) < cap:
+            running.append(coming)
+            coming += 1
+        if not running:
+            now = arrivals[coming]
+            continue
+        now += round((d0 + d1 * len(running)) * 1e9)
+        for i in running:
+            left[i] -= 1
+            ends[i] = now
+        running = [i for i in running if left[i]]
+    assert [outcome.finished_ns for outcome in outcomes] == ends
 
 
-@pytest.mark.parametrize("draw", ["fixed", "uniform", "two"])
-def test_without_a_cap_it_is_insensitive_to_the_distribution(draw: str) -> None:
-    """1 ms n at rho 0.8 is processor sharing: 0.64 s for every distribution of mean 128."""
-    random, count = np.random.default_rng(9), 6_000
-    lengths = {
-        "fixed": np.full(count, 128),
-        "uniform": random.integers(1, 256, count),
-        "two": np.where(random.random(count) < 0.9, 100, 380),
-    }[draw]
-    cost = {"linear": {"prefill_token_s": 0.001, "decode_token_s": 0.001}}
-    stay = stays(serve(poisson(random, 6.25, count), lengths, cost, slots=512))
-    assert stay.mean() == pytest.approx(0.64, rel=0.08)
+@pytest.mark.soak
+@pytest.mark.parametrize(("d0", "d1", "cap", "rate", "exact"), CASES)
+@pytest.mark.parametrize("draw", ["geometric", "uniform", "fixed"])
+def test_continuous_batching_is_a_birth_death_chain(
+    draw: str, d0: float, d1: float, cap: int, rate: float, exact: float
+) -> None:
+    """Lengths of mean 128; without a cap their distribution does not matter. Half a step more for the boundary."""
+    if draw != "geometric" and cap < 10_000:
+        pytest.skip("insensitive without a cap only")
+    random, count = np.random.default_rng(9), 30_000
+    draws = {"geometric": random.geometric(1 / 128, count), "uniform": random.integers(1, 256, count)}
+    lengths = np.minimum(draws.get(draw, np.full(count, 128)), 4000)
+    stay = stays(serve(loaded(random, rate, lengths), lengths, linear(d0, d1), slots=min(cap, 1024)))
+    half = (d0 + d1 * min(rate * exact, cap)) / 2
+    assert stay.mean() == pytest.approx(exact + half, rel=0.06)
 
 
 # -- iteration-level over request-level batching
@@ -259,15 +288,13 @@ class RequestLevel(Policy):
 
     def admit(self, offer: Offer, view: View) -> None:
         if len(view.active):
-            offer.limit(0)
+            offer.hold(np.ones(len(offer.rows), bool))
 
 
-@pytest.mark.parametrize(("slots", "exact"), [(4, 1.595), (8, 1.772), (16, 1.875), (32, 1.932)])
-def test_refilling_each_step_gains_the_longest_over_the_mean(slots: int, exact: float) -> None:
+@pytest.mark.parametrize(("slots", "exact", "count"), [(4, 1.595, 400), (8, 1.772, 640), (32, 1.932, 960)])
+def test_refilling_each_step_gains_the_longest_over_the_mean(slots: int, exact: float, count: int) -> None:
     """Saturated, constant step, lengths uniform on 1..128: E[max of B] / E[length]."""
-    count = 100 * slots
-    lengths = np.random.default_rng(10).integers(1, 129, count)
-    values = np.arange(1, 129)
+    values, lengths = np.arange(1, 129), np.random.default_rng(10).integers(1, 129, count)
     longest = float((values * ((values / 128) ** slots - ((values - 1) / 128) ** slots)).sum())
     assert longest / 64.5 == pytest.approx(exact, abs=1e-3)
 
@@ -277,6 +304,6 @@ def test_refilling_each_step_gains_the_longest_over_the_mean(slots: int, exact: 
 
     refilled, whole = makespan(["fcfs", "mixed"]), makespan(["fcfs", RequestLevel(), "mixed"])
     groups = lengths.reshape(-1, slots).max(axis=1)
-    assert whole == pytest.approx(float(groups.sum())), "each batch runs as long as its longest"
-    assert refilled >= math.ceil(lengths.sum() / slots)
-    assert whole / refilled == pytest.approx(exact, rel=0.05)
+    assert whole == float(groups.sum()), "each batch runs as long as its longest"
+    assert math.ceil(lengths.sum() / slots) <= refilled <= math.ceil(lengths.sum() / slots) + 128
+    assert whole / refilled == pytest.approx(exact, rel=0.08)
