@@ -46,19 +46,35 @@ class GivingWay:
 
     def _victims_of_growth(self, draft: Draft, active: np.ndarray, row: int, missing: int) -> list[int]:
         """Rows up to the one with which `missing` blocks are free; the list may reach the growing row itself."""
-        demand = Demand(row, DemandKind.GROWTH, missing)
-        victims = self._ask(demand, active, draft)
-        goal = self.state.pool.available + missing
-        gone: list[int] = []
-        for victim in self._willing(victims, row):
-            if victim != row and not self.state.blocks_only_of((victim,)):
-                continue
-            self._reclaim(draft, victim, victims, demand.kind)
-            gone.append(victim)
-            draft.gave_up |= victim == row
-            if victim == row or self.state.pool.available >= goal:
-                break
+        victims = self._ask(Demand(row, DemandKind.GROWTH, missing), active, draft)
+        order = self._willing(victims, row)
+        before = order[: order.index(row)]
+        gone = self._enough(before, missing)
+        if gone is None:
+            gone = [victim for victim in before if self.state.blocks_only_of((victim,))] + [row]
+            draft.gave_up = True
+        for victim in gone:
+            self._reclaim(draft, victim, victims, DemandKind.GROWTH)
         return gone
+
+    def _enough(self, order: list[int], missing: int) -> list[int] | None:
+        """The shortest prefix that frees so many blocks, without those who add nothing; None if all do not suffice."""
+        chosen: list[int] = []
+        for victim in order:
+            if self._freed([*chosen, victim]) > self._freed(chosen):
+                chosen.append(victim)
+                if self._freed(chosen) >= missing:
+                    return chosen
+        holders = [victim for victim in order if self.state.table.blocks[victim]]
+        if self._freed(holders) < missing:
+            return None
+        for victim in reversed(holders):  # blocks that only several of them together would free
+            rest = [other for other in holders if other != victim]
+            holders = rest if self._freed(rest) >= missing else holders
+        return holders
+
+    def _freed(self, rows: list[int]) -> int:
+        return self.state.blocks_only_of(tuple(rows))
 
     # -- displacement
 
@@ -97,20 +113,34 @@ class GivingWay:
         demand = Demand(row, kind, max(size.blocks - room.free_blocks, 0))
         victims = self._ask(demand, active, draft, spared)
         tokens_of = dict(zip(draft.walk.rows.tolist(), draft.walk.tokens.tolist(), strict=True))
-        for victim in self._standing_below(draft, victims, row):
-            self._take(draft, room, size, victim, victims, kind, tokens_of.get(victim, 0))
+        for together in (False, True):
+            for victim in self._standing_below(draft, victims, row):
+                self._take(draft, room, size, victim, victims, kind, tokens_of.get(victim, 0), together=together)
+                size = room.size(row)
+                if room.fits(size):
+                    return True
+            self.state.pool.undo(mark)
+            draft.victims, draft.host_left = list(before[0]), before[1]
+            room.slots, room.blocks, room.budget.left, room.held_back = *kept[:3], dict(kept[3])
             size = room.size(row)
-            if room.fits(size):
-                return True
-        self.state.pool.undo(mark)
-        draft.victims, draft.host_left = before
-        room.slots, room.blocks, room.budget.left, room.held_back = kept
         return False
 
     def _take(
-        self, draft: Draft, room: Room, size: Size, victim: int, victims: Victims, kind: DemandKind, tokens: int
+        self,
+        draft: Draft,
+        room: Room,
+        size: Size,
+        victim: int,
+        victims: Victims,
+        kind: DemandKind,
+        tokens: int,
+        *,
+        together: bool,
     ) -> None:
-        """What this victim gives of what is still missing: its slot, its blocks, or nothing."""
+        """What this victim gives of what is still missing: its slot, its blocks, or nothing.
+
+        With `together`, also blocks that only several victims free together.
+        """
         holds_slot = bool(self.state.table.slot[victim] >= 0) and all(v.row != victim for v in draft.victims)
         lacks_tokens = size.runs and room.budget.left < 1 and tokens > 0
         if holds_slot and (room.slots < 1 or (lacks_tokens and size.blocks <= room.free_blocks)):
@@ -121,7 +151,8 @@ class GivingWay:
             else:
                 room.without(victim, self._reclaim(draft, victim, victims, kind), tokens, slot=True)
                 return
-        if size.blocks > room.free_blocks and self._would_free(victim, room):
+        gives = self._would_free(victim, room) or (together and self.state.table.blocks[victim] > 0)
+        if size.blocks > room.free_blocks and gives:
             room.without(victim, self._reclaim(draft, victim, victims, kind), tokens, slot=holds_slot)
 
     def _would_free(self, victim: int, room: Room) -> bool:
@@ -205,7 +236,10 @@ class GivingWay:
             draft.host_left -= count
         before = pool.available
         pool.give_back(self.state.held(row)[::-1])
-        draft.victims = [victim for victim in draft.victims if victim.row != row]
+        fresh = next((victim for victim in draft.victims if victim.row == row), None)
+        if fresh is not None:  # it gave way to somebody else at this boundary, and now its blocks serve, too
+            draft.victims[draft.victims.index(fresh)] = fresh._replace(mode=mode)
+            return pool.available - before
         resident = row in self.state.resident
         draft.victims.append(Victim(row, mode, kind, resident, self._requester))
         return pool.available - before

@@ -28,12 +28,15 @@ class Progress:
     def __init__(self, state: State, stats: Stats, *, repair: bool) -> None:
         self.state, self.stats, self.repair = state, stats, repair
         self._idle = 0  # boundaries without banking
+        self._allowance = 0  # boundaries more than the window, for recomputing the most that was lost meanwhile
         self._last: deque[str] = deque(maxlen=_REMEMBERED)
 
     def note(self, record: BoundaryRecord) -> None:
         """A boundary is over."""
         if record.batch is not None:
             self._idle += 1
+            if self._idle == 2 or record.preempted:  # a loss is largest where it occurs, and where recomputing begins
+                self._allowance = max(self._allowance, self._lost() * (2 + self.state.loops))
             names = ", ".join(str(number) for number in record.batch.numbers[:4].tolist())
             more = "..." if len(record.batch) > 4 else ""
             self._last.append(f"step {record.step}: {record.batch.operation.name} of requests {names}{more}")
@@ -44,7 +47,7 @@ class Progress:
             if one.result.error is not None or one.batch.operation is Operation.PRELUDE:
                 continue
             if one.delivered.any() or self._banked(one.batch.rows):
-                self._idle = 0
+                self._idle = self._allowance = 0
 
     def _banked(self, rows: np.ndarray) -> bool:
         live = rows[self.state.table.slot[rows] >= 0]
@@ -55,7 +58,8 @@ class Progress:
         limits = self.state.limits
         if self._idle <= limits.progress_window or self.state.rescued is not None:
             return False
-        return self._idle > limits.progress_window + self._lost() * (2 + self.state.loops)
+        self._allowance = max(self._allowance, self._lost() * (2 + self.state.loops))
+        return self._idle > limits.progress_window + self._allowance
 
     def _lost(self) -> int:
         """Tokens that live rows had computed and have to compute again."""
@@ -73,7 +77,7 @@ class Progress:
                 f"step {state.step}: {why}; {len(state.waiting)} requests wait, {len(state.active)} are active, "
                 f"the oldest is {request!r}. Last boundaries: {recent}"
             )
-        self._idle = 0
+        self._idle = self._allowance = 0
         state.rescued = row
         self.stats.rescues["forced"] += 1
         log.warning("rescue", request=request, why=why, step=state.step)

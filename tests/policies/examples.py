@@ -9,6 +9,7 @@ import numpy as np
 from interlock.core import (
     Capability,
     Demand,
+    DemandKind,
     Offer,
     Plan,
     Policy,
@@ -113,7 +114,8 @@ class Mlfq(Policy):
         plan.sort_by("level")
 
     def preempt(self, victims: Victims, demand: Demand, view: View) -> None:
-        victims.sort_by("-level")
+        if demand.kind is not DemandKind.GROWTH:  # there the core's order serves: who yielded first, then the latest
+            victims.sort_by("-level")
         victims.use(PreemptMode.YIELD)
 
 

@@ -92,6 +92,6 @@ def test_a_batch_holds_both_kinds_of_work() -> None:
 
 
 def test_its_claims_and_options() -> None:
-    assert tuple(Mixed().claims()) == (WorkConserving(),) and Mixed.hooks() == ("select",)
+    assert tuple(Mixed().claims()) == (WorkConserving(),) and "select" in Mixed.hooks()
     with pytest.raises(ValidationError):
         Mixed(order="shortest")
