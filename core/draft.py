@@ -83,9 +83,7 @@ class Limits:
 
     def tokens(self, rows: np.ndarray, pending: np.ndarray, total: int) -> np.ndarray:
         """What each row runs when they are served in this order out of `total`."""
-        if self.whole:
-            return self._share_one_by_one(rows, self.wanted(rows, pending), total, pending)
-        return self.share(rows, self.wanted(rows, pending), total)
+        return self.share(rows, self.wanted(rows, pending), total, whole=pending if self.whole else None)
 
     def wanted(self, rows: np.ndarray, pending: np.ndarray) -> np.ndarray:
         """What each row may run, the budget apart."""
@@ -94,31 +92,52 @@ class Limits:
         tokens = np.minimum(pending, self.threshold) if self.threshold != _LARGE else pending
         return tokens if self.caps is None else np.minimum(tokens, self.caps[rows])
 
-    def share(self, rows: np.ndarray, tokens: np.ndarray, total: int) -> np.ndarray:
-        """What each row runs when they are served in this order out of `total` and the parts."""
-        if len(self.parts) > 1:
-            return self._share_one_by_one(rows, tokens, total, None)
-        for mask, limit in self.parts:
+    def share(
+        self,
+        rows: np.ndarray,
+        tokens: np.ndarray,
+        total: int,
+        *,
+        aside: np.ndarray | None = None,
+        whole: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """What each row runs when they are served in this order out of `total` and the parts.
+
+        `aside`: tokens that are set aside for rows already. `whole`: rows run all of this or nothing.
+        """
+        parts = self.parts
+        if aside is not None:
+            total -= int(aside.sum())
+            parts = tuple((mask, limit - int(aside[mask[rows]].sum())) for mask, limit in parts)
+        if len(parts) > 1 or whole is not None:
+            return _one_by_one(rows, tokens, total, parts, whole)
+        for mask, limit in parts:
             inside = mask[rows]
             tokens = tokens.copy()
             tokens[inside] = _within(tokens[inside], limit)
         return _within(tokens, total)
 
-    def _share_one_by_one(
-        self, rows: np.ndarray, tokens: np.ndarray, total: int, whole: np.ndarray | None
-    ) -> np.ndarray:
-        """Where parts overlap or chunks are `whole`, each row is served in turn."""
-        left = [limit for _, limit in self.parts]
-        shared = np.zeros_like(tokens)
-        for at, row in enumerate(rows.tolist()):
-            mine = [number for number, (mask, _) in enumerate(self.parts) if mask[row]]
-            shared[at] = min([int(tokens[at]), total, *(left[number] for number in mine)])
-            if whole is not None and shared[at] < whole[at]:
-                shared[at] = 0
-            total -= int(shared[at])
-            for number in mine:
-                left[number] -= int(shared[at])
-        return shared
+
+def _one_by_one(
+    rows: np.ndarray,
+    tokens: np.ndarray,
+    total: int,
+    parts: tuple[tuple[np.ndarray, int], ...],
+    whole: np.ndarray | None,
+) -> np.ndarray:
+    """Where parts overlap or rows run whole, each row is served in turn."""
+    left = [limit for _, limit in parts]
+    shared = np.zeros_like(tokens)
+    for at, row in enumerate(rows.tolist()):
+        mine = [number for number, (mask, _) in enumerate(parts) if mask[row]]
+        given = max(min([int(tokens[at]), total, *(left[number] for number in mine)]), 0)
+        if whole is not None and given < whole[at]:
+            continue
+        shared[at] = given
+        total -= given
+        for number in mine:
+            left[number] -= given
+    return shared
 
 
 class Budget:

@@ -43,6 +43,14 @@ class Room:
         """Blocks that a candidate may use: the watermark stays free while anything is active."""
         return self.blocks - (self.state.watermark if self.anything_active else 0)
 
+    @property
+    def closed(self) -> bool:
+        """Whether a limit on all candidates is used up."""
+        return any(
+            limit.codes is None and limit.rows is not None and counts.get(0, 0) >= _allowed(limit.rows, 0)
+            for limit, counts in zip(self.limits, self._counts, strict=True)
+        )
+
     def stopped(self, row: int) -> Reason | None:
         """Why this candidate is passed over whatever room there is: dropped, or at a limit of the offer."""
         if row == self.state.rescued:
@@ -265,6 +273,9 @@ class Fill:
         room, reasons = self.room, self.draft.reasons
         if row in self._reclaimed:
             return  # its blocks were taken at this boundary
+        if room.closed and row != self.state.rescued:
+            self._end(Reason("limit"))
+            return
         stopped = room.stopped(row)
         if stopped is not None:
             reasons[row] = stopped

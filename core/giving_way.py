@@ -32,7 +32,7 @@ class GivingWay:
     # -- growth
 
     def to_growth(self, draft: Draft, active: np.ndarray) -> None:
-        """Victims for the rows that the pool cannot let grow, row by row, until the walk of those that remain fits."""
+        """Victims for the rows that the pool cannot let grow, row by row, until the walk of those who remain fits."""
         pool = self.state.pool
         while True:
             so_far = np.cumsum(draft.walk.blocks)
@@ -48,7 +48,9 @@ class GivingWay:
         """Rows up to the one with which `missing` blocks are free; the list may reach the growing row itself."""
         victims = self._ask(Demand(row, DemandKind.GROWTH, missing), active, draft)
         order = self._willing(victims, row)
-        before = order[: order.index(row)]
+        place = order.index(row)
+        # Who has yielded holds nothing that it needs now, so it gives way before the row that grows, wherever it stands.
+        before = order[:place] + [other for other in order[place:] if other in self._holders]
         gone = self._enough(before, missing)
         if gone is None:
             gone = [victim for victim in before if self.state.blocks_only_of((victim,))] + [row]
@@ -270,7 +272,7 @@ class GivingWay:
     def _shared(self, draft: Draft, sequence: np.ndarray, sizes: dict[int, Size]) -> dict[int, int]:
         """Tokens of each row: one set aside for each that enters and runs, the rest in the plan's order.
 
-        Nobody runs more than was sized before, since blocks were counted for that.
+        Nobody runs more than was sized before, since blocks were counted for that, or than the blocks it has hold.
         """
         limits, table = draft.limits, self.state.table
         inside = limits.group[table.work[sequence]]
@@ -280,10 +282,12 @@ class GivingWay:
         sized = np.array(
             [sizes[row].tokens if row in sizes else before.get(row, 0) for row in sequence.tolist()], np.int64
         )
-        wanted = np.where(inside, sized, 0)
+        held = table.blocks[sequence].astype(np.int64) * self.state.pool.block_size - table.computed[sequence]
+        room = np.minimum(limits.wanted(sequence, self.state.pending(sequence)), np.maximum(held, 0))
+        wanted = np.where(inside, np.where(table.slot[sequence] >= 0, np.maximum(sized, room), sized), 0)
         aside = np.array([row in sizes and sizes[row].runs for row in sequence.tolist()], np.int64)
         if limits.whole:
-            tokens = limits._share_one_by_one(sequence, wanted, limits.total, wanted)
+            tokens = limits.share(sequence, wanted, limits.total, whole=self.state.pending(sequence))
         else:
-            tokens = aside + limits.share(sequence, np.maximum(wanted - aside, 0), limits.total - int(aside.sum()))
+            tokens = aside + limits.share(sequence, np.maximum(wanted - aside, 0), limits.total, aside=aside)
         return dict(zip(sequence.tolist(), tokens.tolist(), strict=True))

@@ -63,6 +63,12 @@ def _batch(rows: np.ndarray, tokens: np.ndarray, draft: Draft, state: State) -> 
     if total > limits.max_num_batched_tokens:
         detail = f"{total} tokens, budget {limits.max_num_batched_tokens}"
         raise Broken("the token budget holds", detail, rows[np.cumsum(tokens) > limits.max_num_batched_tokens], state)
+    if total > draft.limits.total:
+        raise Broken("the plan's own budgets hold", f"{total} tokens of {draft.limits.total}", rows, state)
+    for mask, most in draft.limits.parts:
+        inside = mask[rows]
+        if int(tokens[inside].sum()) > most:
+            raise Broken("the plan's own budgets hold", f"{tokens[inside].sum()} tokens of {most}", rows[inside], state)
     pending = state.pending(rows)
     size = state.pool.block_size
     hits = {one.row: len(one.hits) * size for one in draft.entrants if len(one.hits) and not table.host[one.row]}

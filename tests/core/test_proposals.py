@@ -632,6 +632,24 @@ def test_edits_of_victims_that_cannot_be(edit: Edit, message: str) -> None:
     assert (caught.value.rule, caught.value.hook) == (Victims.rule, "preempt")
 
 
+@pytest.mark.parametrize("part", [2, 3, 5, 8, 14])
+def test_parts_of_the_budget_hold_where_candidates_displace(part: int) -> None:
+    """Two enter in place of two; together they run no more than their part."""
+
+    def ask(victims: Any, view: View) -> None:
+        victims.sort_by("-priority")
+
+    stack = [
+        policy("select", lambda p, v: p.budget(part, where(v, p.rows, "m", "n", "s")), "part"),
+        policy("select", mixed, "mixed"),
+        policy("preempt", ask, "ask"),
+    ]
+    waiting = [{"id": name, "prompt": 10, "priority": 1} for name in "mn"]
+    turn = boundary(waiting=waiting, active=HOLDERS, stack=stack, max_num_seqs=3)
+    assert turn.admitted == ["m", "n"][: len(turn.admitted)] and turn.admitted
+    assert sum(tokens for name, tokens in turn.batch if name in "mns") <= part
+
+
 # -- retention
 
 
