@@ -64,6 +64,7 @@ class Limits:
         )
         self.threshold = limits.long_prefill_token_threshold or _LARGE
         self.caps, self.dropped, self.parts = plan.caps, plan.dropped, plan.parts
+        self._capacity = state.table.capacity
         self.group = np.zeros(len(WorkKey), bool)  # by work key; NONE is the last
         self.group[list(group)] = True
         if state.rescued is not None:
@@ -71,8 +72,10 @@ class Limits:
         self.whole = WorkKey.PROMPT_RECURRENT in group  # a chunk between its loops runs whole or not at all
 
     def _free(self, row: int, budget: int) -> None:
-        """No restriction holds for the row that is being rescued."""
-        self.total = budget
+        """No restriction holds for the row that is being rescued; a budget of the plan's is for the others."""
+        if self.total < budget:
+            self.parts = (*self.parts, (np.ones(self._capacity, bool), self.total))
+            self.total = budget
         if self.caps is not None:
             self.caps = self.caps.copy()
             self.caps[row] = _LARGE

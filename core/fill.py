@@ -11,6 +11,8 @@ from interlock.core.proposals import Limit
 from interlock.core.state import State
 from interlock.core.work import IS_PROMPT, WorkKey
 
+_LOOK_AHEAD = 64
+
 
 class Size(NamedTuple):
     """What a candidate would share, run and need."""
@@ -29,14 +31,25 @@ class Room:
         self.draft, self.state = draft, state
         self.slots = state.free_slots
         self.anything_active = len(state.active) > 0
-        self.held_back = (
-            dict(zip(active.tolist(), draft.held_back(active).tolist(), strict=True)) if len(active) else {}
-        )
-        self.blocks = state.pool.available - sum(self.held_back.values())
+        self._held = (active, draft.held_back(active)) if len(active) else None
+        self._held_back: dict[int, int] | None = None
+        self.blocks = state.pool.available - (0 if self._held is None else int(self._held[1].sum()))
         self.budget = Budget(draft.limits, draft.walk.rows, draft.walk.tokens)
         self.limits = limits
         self._counts: list[dict[int, int]] = [{} for _ in limits]
         self._tokens: list[dict[int, int]] = [{} for _ in limits]
+
+    @property
+    def held_back(self) -> dict[int, int]:
+        """Blocks held back for each active row that has not given way. Made when somebody is asked to."""
+        if self._held_back is None:
+            pairs = () if self._held is None else zip(self._held[0].tolist(), self._held[1].tolist(), strict=True)
+            self._held_back = dict(pairs)
+        return self._held_back
+
+    @held_back.setter
+    def held_back(self, held_back: dict[int, int]) -> None:
+        self._held_back = held_back
 
     @property
     def free_blocks(self) -> int:
@@ -246,10 +259,11 @@ class Fill:
     def in_order(self, offered: np.ndarray) -> None:
         """Active rows first, as they were walked, then these candidates."""
         settle(self.draft)
-        for row in offered.tolist():
-            if not self.open:
-                return
-            self.consider(row)
+        for first in range(0, len(offered), _LOOK_AHEAD):  # most of a long queue is never looked at
+            for row in offered[first : first + _LOOK_AHEAD].tolist():
+                if not self.open:
+                    return
+                self.consider(row)
 
     def interleaved(self, order: np.ndarray) -> None:
         """Active rows and candidates in one order, each served from what those before it leave."""

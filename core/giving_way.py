@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 
 from interlock.core.draft import Draft, Reason, Victim
@@ -18,10 +20,10 @@ class GivingWay:
 
     def __init__(self, state: State, stack: Stack, view: View) -> None:
         self.state, self.stack, self.view = state, stack, view
-        self._holders: frozenset[int] = frozenset()  # who holds blocks without a slot, at the last question
-        self._candidates: frozenset[int] = frozenset()
+        self._is_holder = np.zeros(0, bool)  # over the table: who holds blocks without a slot, at the last question
+        self._is_candidate = np.zeros(0, bool)
         self._requester = -1
-        self.unprotected = False  # protection is lifted where it lets nobody run
+        self.unprotected = False  # the last resort: nobody is protected, and who grows gives way last
         self._answers: dict[tuple[int, DemandKind], Victims] = {}  # of this boundary: nobody is asked twice
 
     def begin(self) -> None:
@@ -47,10 +49,10 @@ class GivingWay:
     def _victims_of_growth(self, draft: Draft, active: np.ndarray, row: int, missing: int) -> list[int]:
         """Rows up to the one with which `missing` blocks are free; the list may reach the growing row itself."""
         victims = self._ask(Demand(row, DemandKind.GROWTH, missing), active, draft)
-        order = self._willing(victims, row)
+        order = self._willing(victims, row).tolist()
         place = order.index(row)
-        # Who has yielded holds nothing that it needs now, so it gives way before the row that grows, wherever it stands.
-        before = order[:place] + [other for other in order[place:] if other in self._holders]
+        # Who has yielded needs nothing that it holds now, so it gives way before the row that grows, wherever it is.
+        before = order[:place] + [other for other in order[place:] if self._is_holder[other]]
         gone = self._enough(before, missing)
         if gone is None:
             gone = [victim for victim in before if self.state.blocks_only_of((victim,))] + [row]
@@ -88,6 +90,7 @@ class GivingWay:
         The first that cannot fit ends the pass and preempts nobody.
         """
         noted: list[tuple[int, Size]] = []
+        mark = self.state.pool.mark()
         limit = self.state.limits.scan_limit
         for row in offered[: limit if self.state.rescued is None else max(limit, 1)].tolist():
             if room.stopped(row) is not None or any(victim.row == row for victim in draft.victims):
@@ -102,7 +105,13 @@ class GivingWay:
                     break
                 size = room.size(row)
             room.take(row, size, int(size.runs))
+            # Held from here on: what it hits may have other holders who give way, or be what another would take.
+            self.state.pool.share(size.hits)
             noted.append((row, size))
+        if all(victim.resident for victim in draft.victims):
+            self.state.pool.undo(mark)  # nobody is seated: the fill looks at everybody anew
+            for victim in draft.victims:
+                self._give_back(victim.row)
         return noted
 
     def _make_room(
@@ -115,8 +124,9 @@ class GivingWay:
         demand = Demand(row, kind, max(size.blocks - room.free_blocks, 0))
         victims = self._ask(demand, active, draft, spared)
         tokens_of = dict(zip(draft.walk.rows.tolist(), draft.walk.tokens.tolist(), strict=True))
-        for together in (False, True):
-            for victim in self._standing_below(draft, victims, row):
+        order = self._standing_below(draft, victims, row)
+        for together in (False, True) if order else ():
+            for victim in order:
                 self._take(draft, room, size, victim, victims, kind, tokens_of.get(victim, 0), together=together)
                 size = room.size(row)
                 if room.fits(size):
@@ -164,12 +174,13 @@ class GivingWay:
         """Yielded holders serve anybody; active rows only a requester whose key comes strictly after theirs."""
         willing = self._willing(victims, requester)
         if requester == self.state.rescued:
-            return willing
+            return cast("list[int]", willing.tolist())
         above = victims.stands_above(requester)
+        serves = self._is_holder[willing]
         if above is not None:
             draft.standing[requester] = above
-        slot = self.state.table.slot
-        return [row for row in willing if row in self._holders or slot[row] < 0 or (above is not None and above[row])]
+            serves |= above[willing]
+        return cast("list[int]", willing[serves].tolist())
 
     # -- both
 
@@ -178,19 +189,22 @@ class GivingWay:
         state = self.state
         gone = {victim.row for victim in draft.victims if victim.mode is not PreemptMode.YIELD} | spared | {demand.row}
         fresh = [victim.row for victim in draft.victims if victim.mode is PreemptMode.YIELD]
-        self._holders = frozenset([*state.resident, *fresh]) - gone
-        yielded = [row for row in [*state.resident, *fresh] if row in self._holders]
+        yielded = np.array([row for row in [*state.resident, *fresh] if row not in gone], np.intp)
+        self._is_holder = np.zeros(state.table.capacity, bool)
+        self._is_holder[yielded] = True
         here = np.zeros(state.table.capacity, bool)
         here[active] = True
         here[[victim.row for victim in draft.victims]] = False
         latest_first = state.active[here[state.active]][::-1]
         self._requester = demand.row
-        candidates = np.concatenate([np.array(yielded, np.intp), latest_first])
-        self._candidates = frozenset(candidates.tolist())
+        candidates = np.concatenate([yielded, latest_first])
+        self._is_candidate = here | self._is_holder
         answer = self._answers.get((demand.row, demand.kind))
-        if answer is not None and self._candidates <= set(answer.rows.tolist()):
+        if answer is not None and np.isin(candidates, answer.rows).all():
             return answer  # another group is being tried; the order of those who are left is the same
         victims = self._answers[demand.row, demand.kind] = Victims(candidates, self.view)
+        if not len(candidates):
+            return victims
         if demand.row == state.rescued:
             victims.reorder(self._fewest(victims.rows))
             return victims
@@ -204,14 +218,14 @@ class GivingWay:
         freed = np.array([self.state.blocks_only_of((row,)) for row in rows.tolist()], np.int64)
         return rows[np.argsort(-freed, kind="stable")]
 
-    def _willing(self, victims: Victims, requester: int) -> list[int]:
-        """Victims in order without the protected ones. A growing row may always give way itself, but comes last if it
-        is being rescued, before which nobody is spared."""
-        rows = np.array([row for row in victims.rows.tolist() if row in self._candidates], np.intp)
+    def _willing(self, victims: Victims, requester: int) -> np.ndarray:
+        """Victims in order without the protected ones.
+
+        A growing row may always give way itself; if it is being rescued, nobody is spared before it does.
+        """
+        rows = victims.rows[self._is_candidate[victims.rows]]
         if requester == self.state.rescued:
-            return [row for row in rows.tolist() if row != requester] + [
-                row for row in rows.tolist() if row == requester
-            ]
+            return _last(rows, requester)
         spared = np.zeros(len(rows), bool)
         if not self.unprotected:  # protection spares who is active, not the blocks of a holder that yielded
             spared = self.state.protected(rows) & (self.state.table.slot[rows] >= 0)
@@ -219,7 +233,8 @@ class GivingWay:
             spared |= victims.protected[rows]
         if self.state.rescued is not None:
             spared |= rows == self.state.rescued
-        return [int(row) for row in rows[~spared | (rows == requester)]]
+        willing = rows[~spared | (rows == requester)]
+        return _last(willing, requester) if self.unprotected else np.asarray(willing)
 
     def _reclaim(self, draft: Draft, row: int, victims: Victims, kind: DemandKind) -> int:
         """The row gives its blocks: offloaded if its mode keeps them and the host has room, else dropped.
@@ -227,8 +242,8 @@ class GivingWay:
         One that has yielded, before or at this boundary, turns; that counts as no second preemption. Returns how many
         blocks became free.
         """
-        pool, count = self.state.pool, int(self.state.table.blocks[row])
-        turns = row in self._holders or any(victim.row == row for victim in draft.victims)
+        count = int(self.state.table.blocks[row])
+        turns = self._is_holder[row] or any(victim.row == row for victim in draft.victims)
         mode = victims.mode_of(row)
         if turns or mode is PreemptMode.YIELD:
             mode = PreemptMode.OFFLOAD
@@ -236,14 +251,20 @@ class GivingWay:
             mode = PreemptMode.RECOMPUTE
         if mode is PreemptMode.OFFLOAD:
             draft.host_left -= count
-        before = pool.available
-        pool.give_back(self.state.held(row)[::-1])
+        freed = self._give_back(row)
         fresh = next((victim for victim in draft.victims if victim.row == row), None)
         if fresh is not None:  # it gave way to somebody else at this boundary, and now its blocks serve, too
             draft.victims[draft.victims.index(fresh)] = fresh._replace(mode=mode)
-            return pool.available - before
+            return freed
         resident = row in self.state.resident
         draft.victims.append(Victim(row, mode, kind, resident, self._requester))
+        return freed
+
+    def _give_back(self, row: int) -> int:
+        """The row's blocks enter the queue, last block first. Returns how many are free now."""
+        pool = self.state.pool
+        before = pool.available
+        pool.give_back(self.state.held(row)[::-1])
         return pool.available - before
 
     # -- after a displacement
@@ -252,13 +273,11 @@ class GivingWay:
         """The noted rows enter with one token at least, the rest goes by the plan's order, and no other row enters."""
         gone = {victim.row for victim in draft.victims}
         sizes = dict(noted)
-        slot = self.state.table.slot
-        sequence = [row for row in order.tolist() if row in sizes or (slot[row] >= 0 and row not in gone)]
-        tokens = self._shared(draft, np.array(sequence, np.intp), sizes)
-        for _, size in noted:
-            self.state.pool.share(
-                size.hits
-            )  # before any of them takes new blocks, which may be those that another hits
+        takes_part = self.state.table.slot >= 0
+        takes_part[list(gone)] = False
+        takes_part[list(sizes)] = True
+        rows = order[takes_part[order]]
+        tokens, sequence = self._shared(draft, rows, sizes), rows.tolist()
         for row, size in noted:
             enter(draft, row, size, tokens[row], shares=False)
         rows = np.array([row for row in sequence if row not in sizes], np.intp)
@@ -291,3 +310,7 @@ class GivingWay:
         else:
             tokens = aside + limits.share(sequence, np.maximum(wanted - aside, 0), limits.total, aside=aside)
         return dict(zip(sequence.tolist(), tokens.tolist(), strict=True))
+
+
+def _last(rows: np.ndarray, row: int) -> np.ndarray:
+    return np.concatenate([rows[rows != row], rows[rows == row]])

@@ -31,6 +31,7 @@ class Planner:
         self.settled: Settled | None = None
         self._asked_version = -1  # of the waiting queue, when `admit` was last asked
         self._limits: tuple[Limit, ...] = ()
+        self._gave_up = False  # whether a growing row gave way itself in a draft of this boundary
 
     def plan(self, excluded: frozenset[int] = frozenset()) -> Draft | None:
         """The draft of the first group that yields a batch, its blocks taken under the pool's journal, or None.
@@ -52,21 +53,25 @@ class Planner:
         if len(active) or len(offered):
             self.stack.edit("select", plan, self.view)
         draft = self._first_batch(plan, active, offered)
-        if draft is None and bool(self.state.protected(np.concatenate([active, offered])).any()):
+        if draft is None and (self._gave_up or bool(self.state.protected(np.concatenate([active, offered])).any())):
             self.giving_way.unprotected = True
             draft = self._first_batch(plan, active, offered)
         return draft
 
     def _first_batch(self, plan: Plan, active: np.ndarray, offered: np.ndarray) -> Draft | None:
         """The draft of the first group that yields a batch, its blocks taken."""
-        groups = [
-            group for group in self._groups(plan) if self._present(group, active) or self._present(group, offered)
-        ]
+        work = self.state.table.work
+        present = np.bincount(work[active] + 1, minlength=len(WorkKey)) > 0
+        if len(offered):
+            present |= np.bincount(work[offered] + 1, minlength=len(WorkKey)) > 0
+        groups = [group for group in self._groups(plan) if any(present[key + 1] for key in group)]
         hopeless: list[tuple[WorkKey, ...]] = []
+        self._gave_up = False
         for group in groups:
             draft = self._draft(plan, group, offered)
             if draft.forms_batch and not draft.gave_up:
                 return draft
+            self._gave_up |= draft.gave_up
             hopeless += [group] if draft.forms_batch else []
             self.reasons, self.rest = draft.reasons, draft.rest
             self.state.pool.undo()
@@ -147,13 +152,6 @@ class Planner:
             ready &= ~np.isin(active, list(excluded))
         return active if ready.all() else active[ready]
 
-    def _present(self, group: tuple[WorkKey, ...], rows: np.ndarray) -> bool:
-        """Whether any of these rows has work of this group."""
-        if not len(rows):
-            return False
-        work = self.state.table.work[rows]
-        return any(bool((work == key).any()) for key in group)
-
     def _draft(self, plan: Plan, group: tuple[WorkKey, ...], offered: np.ndarray) -> Draft:
         draft = Draft(self.state, plan, group)
         draft.reasons = dict(self.reasons)
@@ -178,12 +176,15 @@ class Planner:
         self, draft: Draft, order: np.ndarray, active: np.ndarray, is_active: np.ndarray, offered: np.ndarray
     ) -> None:
         """Displacement, then the fill."""
+        room = Room(draft, active, self._limits)
         if self._may_displace():
-            noted = self.giving_way.to_candidates(draft, active, offered, Room(draft, active, self._limits))
+            noted = self.giving_way.to_candidates(draft, active, offered, room)
             if any(not victim.resident for victim in draft.victims):
                 self.giving_way.seat(draft, order, noted)
                 return
-        fill = Fill(draft, Room(draft, active, self._limits))
+            if noted or draft.victims:
+                room = Room(draft, active, self._limits)
+        fill = Fill(draft, room)
         if is_active[: len(active)].all():
             fill.in_order(order[len(active) :])
         else:
