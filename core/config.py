@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pydantic import PrivateAttr, field_validator
 
 from interlock.core.config_draft import DEFAULT_EXECUTOR, DEFAULT_POLICIES, Draft
-from interlock.core.config_errors import Invalid, show, validate
+from interlock.core.config_errors import Invalid, one_line, show, validate
 from interlock.core.config_schema import json_schema
 from interlock.core.config_sections import EngineSection, KVSection, MeasureSection, RecordsSection, Section, SLOSection
 from interlock.core.config_stack import (
@@ -22,7 +22,7 @@ from interlock.core.config_stack import (
     plugin_class,
 )
 from interlock.core.config_workload import WorkloadSection
-from interlock.core.errors import ConfigError
+from interlock.core.errors import ConfigError, InterlockError
 from interlock.core.registry import find
 from interlock.core.yamlfile import KeyPath
 
@@ -125,8 +125,7 @@ class EngineConfig(Section):
 
     def build_policies(self) -> list[Policy]:
         """New instances of the stack's policies, in order."""
-        built = [self._build("policies", spec, ("policies", i)) for i, spec in enumerate(self.policies)]
-        return cast("list[Policy]", built)
+        return [self._policy(spec, ("policies", i)) for i, spec in enumerate(self.policies)]
 
     def build_executor(self) -> Executor:
         """A new executor, not started."""
@@ -153,6 +152,24 @@ class EngineConfig(Section):
         return isinstance(other, EngineConfig) and self.resolved() == other.resolved()
 
     __hash__ = None  # type: ignore[assignment]
+
+    def _policy(self, spec: PluginSpec, path: KeyPath) -> Policy:
+        """A policy that knows its name and whose it is. Raises ConfigError when it cannot be made."""
+        source = find("policies", spec.name, base=self.base).source
+        whose = f"policy {spec.name!r}" + (f" of {source}" if source else "")
+        try:
+            policy = cast("Policy", self._build("policies", spec, path))
+        except InterlockError:
+            raise
+        except Exception as error:
+            why = f"{type(error).__name__}: {one_line(error)}"
+            raise ConfigError(f"{self.origin}: {whose} cannot be made: {why}") from error
+        if not hasattr(policy, "_table"):
+            raise ConfigError(
+                f"{self.origin}: {whose} cannot be made: its __init__ does not call super().__init__(options)"
+            )
+        policy.name, policy.distribution = spec.name.rsplit(":", 1)[-1].lower(), source
+        return policy
 
     def _build(self, group: str, spec: PluginSpec, path: KeyPath, *extra: Any) -> Any:
         try:

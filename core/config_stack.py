@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from interlock.core.config_errors import Invalid, show, unknown, validate
 from interlock.core.config_sections import Section
 from interlock.core.errors import ConfigError
-from interlock.core.registry import Found, find
+from interlock.core.registry import SINGULAR, Found, find
 from interlock.core.yamlfile import KeyPath, read_file, read_inline
 
 
@@ -87,21 +87,32 @@ def check(group: str, item: Mapping[str, Any], path: KeyPath, base: Path) -> tup
     ((name, options),) = item.items()
     at = (*path, name)
     try:
-        cls = plugin_class(group, find(group, name, base=base))
+        found = find(group, name, base=base)
     except ConfigError as error:
         raise Invalid(at, str(error)) from error
-    model = parse_options(cls, options, at)
+    whose = f" ({SINGULAR[group]} {name!r} of {found.source})" if found.source else ""
+    try:
+        model = parse_options(plugin_class(group, found), options, at)
+    except Invalid as error:
+        raise Invalid(error.path, error.message + whose) from error
+    except ConfigError as error:
+        raise Invalid(at, str(error) + whose) from error
     return absolute_name(name, base), plain(model, base) if model is not None else {}
 
 
 def plugin_class(group: str, found: Found) -> type[Any]:
     """The class behind a plugin's name. Raises ConfigError when it is something else."""
-    from interlock.core.policy import Policy  # the policies' side of the core is not needed to read a configuration
+    from interlock.core.policy import Policy, PolicyOptions  # not needed to read a configuration without policies
 
     if not isinstance(found.obj, type):
         raise ConfigError(f"found a {type(found.obj).__name__}, allowed: a class")
     if group == "policies" and not issubclass(found.obj, Policy):
         raise ConfigError(f"found the class {found.obj.__name__}, allowed: a subclass of interlock.core.Policy")
+    options = getattr(found.obj, "Options", None)
+    if group == "policies" and not (isinstance(options, type) and issubclass(options, PolicyOptions)):
+        raise ConfigError(
+            f"{found.obj.__name__}.Options: found {show(options)}, allowed: a subclass of interlock.core.PolicyOptions"
+        )
     return found.obj
 
 

@@ -102,8 +102,6 @@ class Engine:
         config = source if isinstance(source, EngineConfig) else EngineConfig.load(source, overrides=overrides)
         if policies is None:
             policies = config.build_policies()
-            for spec, policy in zip(config.policies, policies, strict=True):
-                policy.name = spec.name.rsplit(":", 1)[-1].lower()
         feed = config.build_feed() if config.workload is not None else None
         return cls(
             config, policies, config.build_executor(), feed=feed, observers=[*config.build_plugins(), *observers]
@@ -162,6 +160,7 @@ class Engine:
         state.now_ns = self.clock.now_ns()
         self.lifecycle.record = record = BoundaryRecord(state.step, state.now_ns)
         self._collect(results)
+        record.step = state.step  # a stretch that was collected ran several steps
         self.ingest.run()
         self._retire()
         try:

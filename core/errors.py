@@ -30,9 +30,18 @@ class PolicyViolation(InterlockError):
 
     exit_code = 1
 
-    def __init__(self, rule: str, detail: str, *, plugin: str = "core", hook: str = "", request: str = "") -> None:
+    def __init__(
+        self,
+        rule: str,
+        detail: str,
+        *,
+        plugin: str = "core",
+        hook: str = "",
+        request: str = "",
+        distribution: str = "",
+    ) -> None:
         self.rule, self.plugin, self.hook, self.request = rule, plugin, hook, request
-        where = plugin + (f".{hook}" if hook else "")
+        where = plugin + (f".{hook}" if hook else "") + (f" of {distribution}" if distribution else "")
         whom = f" (request {request!r})" if request else ""
         super().__init__(f"{where} broke rule '{rule}'{whom}: {detail}")
 
@@ -40,8 +49,9 @@ class PolicyViolation(InterlockError):
 class HookError(PolicyViolation):
     """A hook or event of a policy raised."""
 
-    def __init__(self, plugin: str, hook: str, error: BaseException) -> None:
-        super().__init__("hooks do not raise", f"{type(error).__name__}: {error}", plugin=plugin, hook=hook)
+    def __init__(self, plugin: str, hook: str, error: BaseException, distribution: str = "") -> None:
+        detail = f"{type(error).__name__}: {error}"
+        super().__init__("hooks do not raise", detail, plugin=plugin, hook=hook, distribution=distribution)
 
 
 class LivelockError(InterlockError):

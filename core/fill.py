@@ -273,7 +273,8 @@ class Fill:
         served: dict[int, int] = {}
         for row in order.tolist():
             if row in wanted:
-                served[row] = self.room.budget.offer(row, wanted[row])
+                tokens = self.room.budget.offer(row, wanted[row])
+                served[row] = 0 if draft.limits.whole and tokens < wanted[row] else tokens
                 self.room.budget.spend(row, served[row])
             elif self.open and table.slot[row] < 0:
                 self.consider(row)

@@ -92,6 +92,7 @@ class Policy:
     reads: ClassVar[frozenset[str] | set[str] | Mapping[str, set[str]] | None] = None
     requires: ClassVar[frozenset[Capability] | set[Capability]] = frozenset()
     name: str = ""
+    distribution: str = ""  # with its version; empty for a policy of a file, of a test, and for Interlock's own
 
     def __init__(self, options: PolicyOptions | None = None, **values: Any) -> None:
         """Options as an instance of `Options`, or as keywords."""
@@ -99,6 +100,11 @@ class Policy:
         self.name = self.name or type(self).__name__.lower()
         self._table: RequestTable | None = None
         self._in_event = False
+
+    @property
+    def title(self) -> str:
+        """Name and distribution, as errors say them."""
+        return f"{self.name!r} of {self.distribution}" if self.distribution else repr(self.name)
 
     @classmethod
     def hooks(cls) -> tuple[str, ...]:

@@ -23,8 +23,9 @@ from interlock.core.errors import ConfigError, nearest
 GROUPS = ("policies", "executors", "plugins", "drafters", "connectors")
 """The kinds of plugin. The entry-point group of each is `interlock.` and its name."""
 
-_SINGULAR = {"policies": "policy", "executors": "executor", "plugins": "plugin"}
-_SINGULAR |= {"drafters": "drafter", "connectors": "connector"}
+_OURS = "interlock"
+SINGULAR = {"policies": "policy", "executors": "executor", "plugins": "plugin"}
+SINGULAR |= {"drafters": "drafter", "connectors": "connector"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,11 @@ class Found:
     source_hash: str
     kind: str
 
+    @property
+    def source(self) -> str:
+        """Whose it is, `lab-policies 1.2`, as errors say it; empty for a file's and for Interlock's own."""
+        return f"{self.distribution} {self.version}" if self.distribution not in ("", _OURS) else ""
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -55,7 +61,7 @@ class Entry:
 
     def load(self) -> Any:
         """Imports the plugin. Raises ConfigError, one line that names plugin and distribution, if that fails."""
-        who = f"{_SINGULAR[self.group]} {self.name!r} of {self.distribution} {self.version}"
+        who = f"{SINGULAR[self.group]} {self.name!r} of {self.distribution} {self.version}"
         try:
             return self._point.load()
         except (Exception, SystemExit) as error:
@@ -106,19 +112,19 @@ def _only(group: str, name: str) -> Entry:
     entries = installed(group)
     named = [entry for entry in entries if entry.name == name]
     if not named and name.endswith(".py"):
-        raise ConfigError(f"{_SINGULAR[group]} {show(name)}: found no class, allowed: {name}:Class")
+        raise ConfigError(f"{SINGULAR[group]} {show(name)}: found no class, allowed: {name}:Class")
     if not named:
         names = list(dict.fromkeys(entry.name for entry in entries))
         ways = ", ".join([*names, "package.module:Class", "path/file.py:Class"])
-        raise ConfigError(f"unknown {_SINGULAR[group]} {show(name)}; allowed: {ways}{nearest(name, names)}")
+        raise ConfigError(f"unknown {SINGULAR[group]} {show(name)}; allowed: {ways}{nearest(name, names)}")
     if len(named) > 1:
         dists = " and ".join(entry.distribution for entry in named)
-        raise ConfigError(f"{_SINGULAR[group]} {name!r} is offered by {dists}, allowed: one distribution")
+        raise ConfigError(f"{SINGULAR[group]} {name!r} is offered by {dists}, allowed: one distribution")
     return named[0]
 
 
 def _from_module(group: str, name: str, module_name: str, attribute: str) -> Found:
-    what = f"{_SINGULAR[group]} {show(name)}"
+    what = f"{SINGULAR[group]} {show(name)}"
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
@@ -131,7 +137,7 @@ def _from_module(group: str, name: str, module_name: str, attribute: str) -> Fou
 
 
 def _from_file(group: str, name: str, path: Path, attribute: str) -> Found:
-    what = f"{_SINGULAR[group]} {show(name)}"
+    what = f"{SINGULAR[group]} {show(name)}"
     path = path.resolve()
     if not path.is_file():
         raise ConfigError(f"{what}: no such file: {path}")
@@ -165,4 +171,6 @@ def _member(module: ModuleType, attribute: str, what: str) -> Any:
 
 
 def _why(error: BaseException) -> str:
+    if "__set_name__" in str(error) and error.__cause__ is not None:
+        error = error.__cause__  # Python 3.11 wraps what a descriptor says about its name
     return f"{type(error).__name__}: {one_line(error)}"

@@ -30,7 +30,7 @@ def refuse_what_is_missing(config: EngineConfig, policies: Sequence[Policy], exe
         lacking = sorted(str(need) for need in policy.requires if need not in capabilities.features)
         if lacking:
             raise ConfigError(
-                f"{config.origin}: policy {policy.name!r} requires {', '.join(lacking)}, "
+                f"{config.origin}: policy {policy.title} requires {', '.join(lacking)}, "
                 f"which executor {config.executor.name!r} lacks"
             )
     if config.engine.pipeline_depth != 1:
@@ -40,9 +40,13 @@ def refuse_what_is_missing(config: EngineConfig, policies: Sequence[Policy], exe
             f"{config.origin}: engine.prompt: found 'split', allowed: atomic, since the model is not looped"
         )
     for policy in policies:
-        why = policy.refuses(config.engine, capabilities)
+        try:
+            why = policy.refuses(config.engine, capabilities)
+        except Exception as error:
+            what = f"refuses raised {type(error).__name__}: {error}"
+            raise ConfigError(f"{config.origin}: policy {policy.title}: {what}") from error
         if why is not None:
-            raise ConfigError(f"{config.origin}: policy {policy.name!r}: {why}")
+            raise ConfigError(f"{config.origin}: policy {policy.title}: {why}")
     longest = capabilities.max_model_len
     if longest is not None and config.engine.max_model_len > longest:
         raise ConfigError(

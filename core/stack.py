@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -11,7 +10,8 @@ import pluggy
 import structlog
 
 from interlock.core import hookspecs
-from interlock.core.errors import ConfigError, HookError, InterlockError, PolicyViolation, nearest
+from interlock.core.errors import ConfigError, HookError, InterlockError, PolicyViolation
+from interlock.core.mistakes import read_only, refuse_mistakes, refuse_wrong_reads
 from interlock.core.policy import EVENTS, HOOKS, Policy
 from interlock.core.proposals import Proposal
 from interlock.core.table import RequestTable
@@ -49,6 +49,7 @@ class Stack:
         manager.add_hookspecs(hookspecs)
         for policy in self.policies:
             self._register(manager, policy, policy.name)
+        refuse_wrong_reads(self.policies)
         observers = tuple(observers)
         for number, observer in enumerate(observers):
             self._register(manager, observer, f"{type(observer).__name__}-{number}")
@@ -67,9 +68,7 @@ class Stack:
         if manager.has_plugin(name):
             raise ConfigError(f"policies: {name!r} is in the stack twice")
         if isinstance(plugin, Policy):
-            for hook in plugin.hooks():
-                _check_signature(plugin, hook)
-            _check_spelling(plugin)
+            refuse_mistakes(plugin)
         try:
             manager.register(plugin, name)
         except pluggy.PluginValidationError as error:
@@ -135,12 +134,12 @@ class Stack:
 
     def observe(self, event: str, *arguments: Any) -> None:
         """An event, to each observer. All are told before the first error is raised."""
-        failed: HookError | None = None
+        failed: InterlockError | None = None
         for method in self._observers[event]:
             try:
                 method(*arguments)
-            except InterlockError:
-                raise  # an observer that stops the run on purpose says why itself
+            except InterlockError as error:
+                failed = failed or error  # an observer that stops the run on purpose says why itself
             except Exception as error:
                 owner = getattr(method, "__self__", method)
                 failed = failed or HookError(type(owner).__name__, event, error)
@@ -161,12 +160,7 @@ class Stack:
 
     def _failed(self, policy: Policy, hook: str, error: Exception, *, defer: bool) -> None:
         """Raise, or `defer`, or under `repair` count and log; the caller undoes."""
-        if isinstance(error, PolicyViolation) and not isinstance(error, HookError):
-            named = PolicyViolation(error.rule, _detail(error), plugin=policy.name, hook=hook, request=error.request)
-        elif isinstance(error, (ValueError, AttributeError)) and "read-only" in str(error):
-            named = PolicyViolation("views are read-only", str(error), plugin=policy.name, hook=hook)
-        else:
-            named = HookError(policy.name, hook, error)
+        named = _named(policy, hook, error)
         if self.repair:
             self.count(named)
         elif not defer:
@@ -196,35 +190,17 @@ class Stack:
                 log.warning("slow hook", hook=name, seconds=round(spent / 1e9, 4), limit=self._warn_ns / 1e9)
 
 
+def _named(policy: Policy, hook: str, error: Exception) -> PolicyViolation:
+    """The error with plugin, distribution and hook."""
+    where = {"plugin": policy.name, "hook": hook, "distribution": policy.distribution}
+    if isinstance(error, PolicyViolation) and not isinstance(error, HookError):
+        return PolicyViolation(error.rule, _detail(error), request=error.request, **where)
+    changed = read_only(error)
+    if changed:
+        return PolicyViolation("views are read-only", changed, **where)
+    return HookError(policy.name, hook, error, policy.distribution)
+
+
 def _detail(error: PolicyViolation) -> str:
     """The message of a violation without the prefix that a proposal could not fill in."""
     return str(error).split(": ", 1)[-1]
-
-
-def _check_signature(policy: Policy, hook: str) -> None:
-    given = list(inspect.signature(getattr(policy, hook)).parameters)
-    wanted = list(inspect.signature(getattr(Policy, hook)).parameters)[1:]
-    if given != wanted:
-        raise ConfigError(
-            f"policy {policy.name!r}: {type(policy).__name__}.{hook} takes ({', '.join(given)}); "
-            f"allowed: ({', '.join(wanted)})"
-        )
-
-
-def _check_spelling(policy: Policy) -> None:
-    """A method that looks like a hook but is none is a mistake that would otherwise stay silent."""
-    known = set(dir(Policy))
-    bases = type(policy).__mro__[: type(policy).__mro__.index(Policy)]
-    for name, value in [item for base in bases for item in vars(base).items()]:
-        if name.startswith("on_") and name not in EVENTS:
-            raise ConfigError(f"policy {policy.name!r}: no event {name!r}{nearest(name, EVENTS)}")
-        close = nearest(name, HOOKS)
-        if not name.startswith("_") and name not in known and close and callable(value) and _is_near(name):
-            raise ConfigError(f"policy {policy.name!r}: no hook {name!r}{close}")
-
-
-def _is_near(name: str) -> bool:
-    """Within two letters of a hook's name."""
-    import difflib
-
-    return any(difflib.SequenceMatcher(None, name, hook).ratio() > 0.8 for hook in HOOKS)
