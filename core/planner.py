@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from interlock.core.draft import Draft, Reason
@@ -31,6 +33,7 @@ class Planner:
         self.settled: Settled | None = None
         self._asked_version = -1  # of the waiting queue, when `admit` was last asked
         self._limits: tuple[Limit, ...] = ()
+        self._groups_known: dict[Any, Any] = {}
         self._gave_up = False  # whether a growing row gave way itself in a draft of this boundary
 
     def plan(self, excluded: frozenset[int] = frozenset()) -> Draft | None:
@@ -49,7 +52,12 @@ class Planner:
         self.may_enter = self._may_enter()
         offered = self._offer(excluded)
         active = self._ready(excluded)
-        plan = Plan(np.concatenate([active, offered]) if len(offered) else active, self.view, self.capabilities)
+        plan = Plan(
+            np.concatenate([active, offered]) if len(offered) else active,
+            self.view,
+            self.capabilities,
+            self._groups_known,
+        )
         if len(active) or len(offered):
             self.stack.edit("select", plan, self.view)
         draft = self._first_batch(plan, active, offered)

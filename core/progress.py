@@ -12,6 +12,7 @@ from collections import deque
 import numpy as np
 import structlog
 
+from interlock.core.batch import Batch
 from interlock.core.errors import LivelockError
 from interlock.core.record import BoundaryRecord, Collected
 from interlock.core.state import State
@@ -29,7 +30,7 @@ class Progress:
         self.state, self.stats, self.repair = state, stats, repair
         self._idle = 0  # boundaries without banking
         self._allowance = 0  # boundaries more than the window, for recomputing the most that was lost meanwhile
-        self._last: deque[str] = deque(maxlen=_REMEMBERED)
+        self._last: deque[tuple[int, Batch]] = deque(maxlen=_REMEMBERED)
 
     def note(self, record: BoundaryRecord) -> None:
         """A boundary is over."""
@@ -37,9 +38,7 @@ class Progress:
             self._idle += 1
             if self._idle == 2 or record.preempted:  # a loss is largest where it occurs, and where recomputing begins
                 self._allowance = max(self._allowance, self._lost() * (2 + self.state.loops))
-            names = ", ".join(str(number) for number in record.batch.numbers[:4].tolist())
-            more = "..." if len(record.batch) > 4 else ""
-            self._last.append(f"step {record.step}: {record.batch.operation.name} of requests {names}{more}")
+            self._last.append((record.step, record.batch))
 
     def collected(self, collected: list[Collected]) -> None:
         """Whether these results banked anything: a token, or for some row more than it ever had."""
@@ -72,7 +71,7 @@ class Progress:
         row = min(state.rows.values(), key=lambda live: int(state.table.number[live]))
         request = state.entries[row].request.id
         if not self.repair or state.rescued is not None:
-            recent = "; ".join(self._last) or "no batch was ever formed"
+            recent = "; ".join(_told(step, batch) for step, batch in self._last) or "no batch was ever formed"
             raise LivelockError(
                 f"step {state.step}: {why}; {len(state.waiting)} requests wait, {len(state.active)} are active, "
                 f"the oldest is {request!r}. Last boundaries: {recent}"
@@ -81,3 +80,8 @@ class Progress:
         state.rescued = row
         self.stats.rescues["forced"] += 1
         log.warning("rescue", request=request, why=why, step=state.step)
+
+
+def _told(step: int, batch: Batch) -> str:
+    names = ", ".join(str(number) for number in batch.numbers[:4].tolist())
+    return f"step {step}: {batch.operation.name} of requests {names}{'...' if len(batch) > 4 else ''}"

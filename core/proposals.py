@@ -233,9 +233,13 @@ class Plan(Proposal):
 
     rule = "a plan's edits are valid"
 
-    def __init__(self, rows: np.ndarray, view: View, capabilities: Capabilities) -> None:
+    def __init__(
+        self, rows: np.ndarray, view: View, capabilities: Capabilities, known: dict[Any, Any] | None = None
+    ) -> None:
+        """`known`: groups that `prefer` has checked before, kept from boundary to boundary."""
         super().__init__(rows, view)
         self._capabilities = capabilities
+        self._known = {} if known is None else known
         self.caps: np.ndarray | None = None
         self.total: int | None = None
         self.parts: tuple[tuple[np.ndarray, int], ...] = ()
@@ -265,10 +269,15 @@ class Plan(Proposal):
 
     def prefer(self, *groups: WorkKey | Iterable[WorkKey]) -> None:
         """The first group that yields a batch runs. A group is a work key, or several of one operation that may mix."""
-        self.preferred = tuple(self._group(group) for group in groups)
-        named = [key for group in self.preferred for key in group]
-        if len(named) != len(set(named)):
-            raise self._wrong("prefer names a work key twice")
+        known = self._known.get(groups)
+        if known is None:
+            known = tuple(self._group(group) for group in groups)
+            named = [key for group in known for key in group]
+            if len(named) != len(set(named)):
+                raise self._wrong("prefer names a work key twice")
+            if all(isinstance(group, WorkKey | tuple) for group in groups):
+                self._known[groups] = known
+        self.preferred = known
 
     def _group(self, group: WorkKey | Iterable[WorkKey]) -> tuple[WorkKey, ...]:
         try:

@@ -67,7 +67,11 @@ class Mixed(Staged):
 
 
 def _joined(order: list[Group], view: View) -> list[Group]:
-    """Refill's order with prompt and decode of one operation as one group, the loop first when both are in it."""
+    """Refill's order with prompt and decode of one operation as one group, the loop first when both are in it.
+
+    Prompts join a decode prelude that is ready; by themselves they keep a prompt's place, or arrivals would starve all.
+    """
     both = all(view.count(key) for key in _RECURRENT)
     joined: dict[Group, Group] = {**dict.fromkeys(_PRELUDE, _PRELUDE), **dict.fromkeys(_RECURRENT, _RECURRENT)}
-    return ([_RECURRENT] if both else []) + [joined.get(group, group) for group in order]
+    ready = [group for group in order if group is not WorkKey.DECODE_PRELUDE or view.count(WorkKey.DECODE_PRELUDE)]
+    return ([_RECURRENT] if both else []) + [joined.get(group, group) for group in ready]
