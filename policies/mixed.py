@@ -32,7 +32,7 @@ class Mixed(Staged):
 
         order: Literal["admission", "decode_first"] = "admission"
 
-    reads: ClassVar[set[str]] = {"work"}
+    reads: ClassVar[set[str]] = {"work", "count", "in_flight_work"}
 
     def __init__(self, options: Options | None = None, **values: object) -> None:
         super().__init__(options, **values)
