@@ -269,13 +269,14 @@ class Plan(Proposal):
 
     def prefer(self, *groups: WorkKey | Iterable[WorkKey]) -> None:
         """The first group that yields a batch runs. A group is a work key, or several of one operation that may mix."""
-        known = self._known.get(groups)
+        kept = all(isinstance(group, WorkKey | tuple) for group in groups)
+        known = self._known.get(groups) if kept else None
         if known is None:
             known = tuple(self._group(group) for group in groups)
             named = [key for group in known for key in group]
             if len(named) != len(set(named)):
                 raise self._wrong("prefer names a work key twice")
-            if all(isinstance(group, WorkKey | tuple) for group in groups):
+            if kept:
                 self._known[groups] = known
         self.preferred = known
 

@@ -127,11 +127,7 @@ def _built(item: StackItem) -> list[Policy]:
         return [item]
     if isinstance(item, type):
         return [item()]
-    config = EngineConfig.load({"policies": item})
-    policies = config.build_policies()
-    for spec, policy in zip(config.policies, policies, strict=True):
-        policy.name = spec.name.rsplit(":", 1)[-1].lower()
-    return policies
+    return EngineConfig.load({"policies": item}).build_policies()
 
 
 def _set_scene(engine: Engine, cast: Sequence[Actor], start_s: float) -> None:

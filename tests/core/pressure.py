@@ -1,7 +1,7 @@
 """Engines under pressure: looped models, host copies and random small loads, audited at every boundary.
 
-What `scenario` does for dense models without host memory, for all: `engine_of` and `play` take `loops` (depth of a looped
-model), `exits` (depths by output position), `split`, `host` (blocks of the host), and everything that `scenario` takes.
+What `scenario` does for dense models without host memory, for all: `engine_of` and `play` take `loops` (depth of a
+looped model), `exits` (depths by output position), `split`, `host` (blocks of the host), and all that `scenario` takes.
 """
 
 from __future__ import annotations

@@ -17,9 +17,16 @@ from interlock.core import Engine, Policy, Request, RequestStatus, SamplingParam
 
 # Two slots are fought for by four priorities, blocks are short, and H2 finds yielded blocks in its way. A looped model
 # takes about three times as many batches.
-JOBS = [(0, 9, 4, 9, "L1"), (0, 6, 3, 8, "L2"), (1, 8, 3, 5, "M"), (2, 10, 2, 0, "H1"), (4, 12, 2, 1, "H2"), (5, 9, 2, 9, "W")]
+JOBS = [
+    (0, 9, 4, 9, "L1"),
+    (0, 6, 3, 8, "L2"),
+    (1, 8, 3, 5, "M"),
+    (2, 10, 2, 0, "H1"),
+    (4, 12, 2, 1, "H2"),
+    (5, 9, 2, 9, "W"),
+]
 SHAPES: dict[str, dict[str, Any]] = {
-    "dense": {"loops": 1, "N": 6, "S": 2, "stack": ("mixed",)},
+    "dense": {"loops": 1, "N": 8, "S": 2, "stack": ("mixed",), "B": 7},
     "looped, split": {"loops": 3, "exits": [3, 1, 2], "split": True, "N": 5, "S": 2, "stack": ("mixed",), "B": 7},
     "looped, atomic": {"loops": 3, "exits": [3, 1, 2], "N": 6, "S": 2, "stack": ("refill",), "B": 7},
 }
@@ -119,7 +126,7 @@ def test_a_cancellation_of_everybody_at_every_phase_of_every_step(shape: str, mo
 
 
 def cancel_at(shape: str, mode: str, phase: str, step: int, name: str) -> None:
-    """One run with one cancellation. It is answered truly: True when it ended the request, False when that had ended."""
+    """One run with one cancellation, answered truly: True when it ended the request, False when that had ended."""
     trigger = Trigger(phase, step, name)
     engine = engine_of(*REQUESTS[shape], **shaped(shape, mode, trigger, observers=[Watcher(trigger)]))
     trigger.engine = engine

@@ -90,7 +90,7 @@ class Told:
     handle: Handle
     asked: dict[str, Any]
     wrong: str = ""  # how its rejection begins, where it can never run
-    was_live: bool = False  # its id belonged to another when it was handed in
+    clashes: bool = False  # another had its id while neither had ended: one of them may be refused
     cancelled: bool = False
     said: list[int] = field(default_factory=list)
     outcome: Outcome | None = None
@@ -186,8 +186,10 @@ class Serving(RuleBasedStateMachine):
             priority=priority,
             timeout_s=None if timeout is None else float(timeout),
         )
-        live = any(one.handle.request.id == name and one.outcome is None for one in self.told)
-        self.told.append(Told(self.engine.submit(request, output=says), asked, was_live=live))
+        others = [one for one in self.told if one.handle.request.id == name and one.outcome is None]
+        for one in others:
+            one.clashes = True
+        self.told.append(Told(self.engine.submit(request, output=says), asked, clashes=bool(others)))
 
     @rule(name=st.sampled_from(NAMES), blocks=st.booleans())
     def submit_too_much(self, name: str, blocks: bool) -> None:
@@ -195,7 +197,7 @@ class Serving(RuleBasedStateMachine):
         prompt, wrong = (4 * 14 + 1, "never_fits") if blocks else (LONGEST, "exceeds_context")
         asked = {"prompt": prompt, "max_tokens": 1}
         handle = self.engine.submit(Request(name, prompt, SamplingParams(max_tokens=1)))
-        self.told.append(Told(handle, asked, wrong=wrong, was_live=True))
+        self.told.append(Told(handle, asked, wrong=wrong, clashes=True))
 
     @rule(name=st.sampled_from(NAMES))
     def cancel(self, name: str) -> None:
@@ -243,25 +245,28 @@ class Serving(RuleBasedStateMachine):
     # -- what must hold
 
     @invariant()
-    def tokens_only_grow(self) -> None:
-        """What was said stays said, and is what the request says alone."""
+    def handles_tell_the_truth(self) -> None:
+        """Tokens only grow, and an end comes once."""
         for one in getattr(self, "told", ()):
-            said = one.handle.token_ids
-            assert said[: len(one.said)] == one.said, "a token was taken back"
-            if len(said) > len(one.said):
-                assert said == one.own()[: len(said)], "not what it says alone"
-            one.said = said
+            self._tokens_only_grow(one)
+            self._ends_once(one)
 
-    @invariant()
-    def ends_once(self) -> None:
+    def _tokens_only_grow(self, one: Told) -> None:
+        """What was said stays said, and is what the request says alone."""
+        said = one.handle.token_ids
+        assert said[: len(one.said)] == one.said, "a token was taken back"
+        if len(said) > len(one.said):
+            assert said == one.own()[: len(said)], "not what it says alone"
+        one.said = said
+
+    def _ends_once(self, one: Told) -> None:
         """An outcome comes once, has what was said, and somebody gave the reason."""
-        for one in getattr(self, "told", ()):
-            outcome = one.handle.outcome
-            assert one.outcome is None or one.outcome is outcome, "a second end"
-            if outcome is not None and one.outcome is None:
-                assert outcome.output_ids.tolist() == one.said
-                self._judge(one, outcome)
-            one.outcome = outcome
+        outcome = one.handle.outcome
+        assert one.outcome is None or one.outcome is outcome, "a second end"
+        if outcome is not None and one.outcome is None:
+            assert outcome.output_ids.tolist() == one.said
+            self._judge(one, outcome)
+        one.outcome = outcome
 
     def _judge(self, one: Told, outcome: Outcome) -> None:
         reason = outcome.finish_reason
@@ -269,7 +274,7 @@ class Serving(RuleBasedStateMachine):
             assert one.said == one.own() and not one.wrong
         elif reason is FinishReason.REJECTED:
             why = outcome.reject_reason or ""
-            assert (one.wrong and why.startswith(one.wrong)) or (one.was_live and why == "duplicate_id")
+            assert (one.wrong and why.startswith(one.wrong)) or (one.clashes and why == "duplicate_id")
         elif reason is FinishReason.CANCELLED:
             assert one.cancelled
         elif reason is FinishReason.TIMEOUT:
@@ -293,8 +298,7 @@ class Serving(RuleBasedStateMachine):
                 break
         else:
             raise AssertionError("it goes on and on")
-        self.tokens_only_grow()
-        self.ends_once()
+        self.handles_tell_the_truth()
         assert all(one.outcome is not None for one in self.told)
         ends = [one.outcome.finish_reason for one in self.told if one.outcome is not None]
         assert ends.count(FinishReason.CANCELLED) == sum(answer.result(0) for _, answer in self.answers)

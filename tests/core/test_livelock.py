@@ -31,7 +31,7 @@ def test_an_urgent_request_takes_the_only_slot_in_the_middle_of_a_chunk(mode: st
     run = play(low, high, stack=by_priority(mode, *more), split=True, **SMALLEST)
     work = ["PROMPT_PRELUDE", *["PROMPT_RECURRENT"] * 4, "DECODE_CODA"]
     assert [key for _, key, _, _ in story(run, "H")] == work, "whoever is urgent is never interrupted"
-    assert forced(run) == 0 and run.finished("H") < run.finished("L") or at == 6
+    assert forced(run) == 0 and (run.finished("H") < run.finished("L") or at == 6)
     assert run.outcomes["L"].preemptions == (1 if 0 < at < 6 else 0)
     if mode == "recompute":
         lost = work[:at] if 0 < at < 6 else []
@@ -47,9 +47,9 @@ def test_the_same_with_atomic_prompts(mode: str, at: int) -> None:
     # L's prompt is one batch and its coda another; H comes before, between, with or after them.
     run = play(R(0, 24, 1, 10, id="L"), R(at, 24, 1, 0, id="H"), stack=by_priority(mode, "refill"), **SMALLEST)
     assert [key for _, key, _, _ in story(run, "H")] == ["PROMPT_ATOMIC", "DECODE_CODA"]
-    assert forced(run) == 0 and len(run.steps) == (6 if (mode, at) == ("recompute", 1) else 4) - 1 * (
-        (mode, at) == ("recompute", 1)
-    )
+    again = mode == "recompute" and at == 1  # the one moment at which L has computed something that it can lose
+    assert forced(run) == 0 and len(story(run, "L")) == 2 + again
+    assert run.outcomes["L"].preemptions == (1 if at == 1 else 0)
 
 
 # -- the case reported in the field
@@ -136,7 +136,9 @@ def name(value: Any) -> str:
     """Of a stack, for test ids."""
     if not isinstance(value, tuple):
         return str(value)
-    return "+".join(str(list(item.values())[0].get("preempt", item)) if isinstance(item, dict) else item for item in value)
+    return "+".join(
+        str(next(iter(item.values())).get("preempt", item)) if isinstance(item, dict) else item for item in value
+    )
 
 
 @pytest.mark.parametrize(("stack", "loops", "split"), STACKS, ids=name)

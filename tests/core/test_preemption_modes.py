@@ -1,4 +1,4 @@
-"""What becomes of a preempted request in each of the three modes: it goes on where the mode says, and nobody can tell."""
+"""What becomes of a preempted request in each mode: it goes on where the mode says, and its caller cannot tell."""
 
 from __future__ import annotations
 
@@ -210,8 +210,8 @@ def test_host_blocks_return_when_it_resumes() -> None:
 def test_host_blocks_return_when_it_is_cancelled() -> None:
     free: dict[int, int] = {}
     done = play(
-        R(0, 8, 7, 9, id="L", cancel_at=4.0), R(3, 6, 3, 0, id="H"), stack=by_priority("offload", "mixed"), S=1, host=10,
-        at=lambda engine, record: free.__setitem__(round(record.time_s), len(engine.state._host)),
+        R(0, 8, 7, 9, id="L", cancel_at=4.0), R(3, 6, 3, 0, id="H"), S=1, host=10,
+        stack=by_priority("offload", "mixed"), at=lambda engine, record: free.__setitem__(round(record.time_s), len(engine.state._host)),
     )  # fmt: skip
     assert (free[3], free[4]) == (7, 10) and done.ends == {"L": "cancelled", "H": "length"}
     assert done.reasons("L") == ["arrived", "admitted", "offloaded", "cancelled"]
@@ -261,9 +261,7 @@ class Copies:
 def test_shared_blocks_come_back_shared_where_they_are_still_cached(caching: bool) -> None:
     # L and K begin alike and share two blocks; K stays, so L finds them at its return and only its own are copied.
     low, keeps = R(0, [*SHARED, 1, 2, 3], 8, 9, id="L"), R(0, [*SHARED, 4], 12, 0, id="K")
-    engine = engine_of(
-        keeps, low, R(3, 6, 2, 0, id="H"), stack=by_priority("offload", "mixed"), S=2, caching=caching
-    )
+    engine = engine_of(keeps, low, R(3, 6, 2, 0, id="H"), stack=by_priority("offload", "mixed"), S=2, caching=caching)
     copies = Copies(engine)
     done = run(engine)
     assert done.reasons("L") == ["arrived", "admitted", "offloaded", "resumed", "length"]
@@ -282,9 +280,7 @@ def test_shared_blocks_are_held_by_both_again() -> None:
             held[round(record.time_s)] = len(both)
 
     low, keeps = R(0, [*SHARED, 1, 2, 3], 8, 9, id="L"), R(0, [*SHARED, 4], 12, 0, id="K")
-    done = play(
-        keeps, low, R(3, 6, 2, 0, id="H"), stack=by_priority("offload", "mixed"), S=2, caching=True, at=look
-    )
+    done = play(keeps, low, R(3, 6, 2, 0, id="H"), stack=by_priority("offload", "mixed"), S=2, caching=True, at=look)
     back = next(step for step, reason in moves(done, "L") if reason == "resumed")
     assert (held[2], held[3], held[back]) == (2, 0, 2)
 
@@ -314,7 +310,9 @@ def test_a_reclaimed_holder_counts_one_preemption_and_records_the_change(host: i
     assert (change.from_status, change.to_status) == (RequestStatus.WAITING, RequestStatus.WAITING)
     assert done.outcomes["L"].preemptions == 1
     assert sum(len(record.preempted) for record in done.records) == 1
-    assert done.started("W") > next(step for step, reason in moves(done, "L") if reason == "resumed"), "its place is kept"
+    assert done.started("W") > next(step for step, reason in moves(done, "L") if reason == "resumed"), (
+        "its place is kept"
+    )
     assert done.outcomes["L"].recomputed_tokens == (0 if turned == "offloaded" else 9)
 
 

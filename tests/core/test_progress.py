@@ -257,9 +257,7 @@ def test_a_prelude_banks_nothing_and_a_loop_does(mode: str) -> None:
             work = engine.state.table.work[row]
             strikes.append((str(int(work)) + str(victim.mode)[0], int(engine.state.table.strikes[row])))
 
-    done = play(
-        low, *high, stack=by_priority(mode, "refill"), S=1, loops=4, split=False, max_preemptions=8, at=look
-    )
+    done = play(low, *high, stack=by_priority(mode, "refill"), S=1, loops=4, split=False, max_preemptions=8, at=look)
     assert done.engine.stats.protections == 0 and all(count <= 1 for _, count in strikes)
 
 

@@ -148,7 +148,9 @@ class Holds(Policy):
     def admit(self, offer: Any, view: Any) -> None:
         if view.now < self.time:
             mask = np.zeros(view.capacity, bool)
-            mask[[row for row in offer.rows.tolist() if view.request(row).id == self.held and view.admitted_s[row] >= 0]] = 1
+            mask[
+                [row for row in offer.rows.tolist() if view.request(row).id == self.held and view.admitted_s[row] >= 0]
+            ] = 1
             offer.hold(mask, until=self.time)
 
 
@@ -224,7 +226,7 @@ def test_equals_do_not_displace_each_other_whatever_the_key(mode: str, verb: str
 
 
 def test_only_the_first_key_counts_for_standing() -> None:
-    # By ("-priority", "-arrival") E, which came later, would stand below; by ("-priority", "arrival") above. Neither counts.
+    # By the second key E, which came later, would stand below the others; it does not count, and E is their equal.
     done = play(*LOW, R(3, 4, 4, 9, id="E"), S=2, stack=(Keyed("two keys", "yield"), "mixed"))
     assert not done.preempted
 
@@ -318,12 +320,14 @@ CASES = [
 
 @pytest.mark.parametrize(("stack", "loops"), CASES, ids=str)
 def test_nobody_is_displaced_for_nothing(stack: tuple, loops: int) -> None:
-    """Where somebody gives way to a candidate, one that stands strictly above it enters at that boundary, and it does not
-    come back at it; nobody enters who stands below one that gave way for a slot and is not in its debt."""
+    """Where somebody gives way to a candidate, one that stands strictly above it enters at that boundary, and the
+    victim does not come back at it."""
     for seed in range(300, 312):
         requests, settings = load(seed)
         priority = {i: request["priority"] for i, request in enumerate(requests)}
-        done = play(*requests, stack=stack, split=loops > 1, **settings, **(looped_settings(seed, loops) if loops > 1 else {}))
+        done = play(
+            *requests, stack=stack, split=loops > 1, **settings, **(looped_settings(seed, loops) if loops > 1 else {})
+        )
         rank = {number: priority[int(name[1:])] for number, name in done.ids.items()}
 
         def check(record: Any, active: list[int], rank: dict[int, int] = rank, seed: int = seed) -> None:
@@ -345,7 +349,9 @@ def test_among_equals_only_growth_takes_blocks_and_the_latest_admitted_gives_way
         requests, settings = load(seed)
         settings |= {"caching": False}  # each block has one owner, so each victim frees something
         requests = [{**request, "priority": 1} for request in requests]
-        done = play(*requests, stack=stack, split=loops > 1, **settings, **(looped_settings(seed, loops) if loops > 1 else {}))
+        done = play(
+            *requests, stack=stack, split=loops > 1, **settings, **(looped_settings(seed, loops) if loops > 1 else {})
+        )
 
         def check(record: Any, active: list[int], loops: int = loops) -> None:
             gone = [victim.request for victim in record.preempted]

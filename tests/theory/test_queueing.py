@@ -138,19 +138,19 @@ def test_fcfs_is_lindleys_recursion(draw: Draw) -> None:
 def test_fcfs_is_pollaczek_khinchine(draw: Draw, exact: float) -> None:
     """rho 0.7, one second each on average: W = lambda E[S^2] / (2 (1 - rho))."""
     random = np.random.default_rng(2)
-    lengths = draw(random, 60_000)
+    lengths = draw(random, 15_000)
     seconds = lengths * STEP
     seen = float(waits(serve(loaded(random, 0.7, seconds), lengths, CONSTANT)).mean())
     formula = 0.7 * float((seconds**2).mean()) / (2 * (1 - 0.7 * float(seconds.mean())))
-    assert formula == pytest.approx(exact, rel=0.05), "lengths are whole steps"
-    assert seen == pytest.approx(formula, rel=0.05)
+    assert formula == pytest.approx(exact, rel=0.1), "lengths are whole steps, their moments those of the sample"
+    assert seen == pytest.approx(formula, rel=0.12)
 
 
 def test_a_prefill_engine_is_m_d_1() -> None:
     """DistServe: D 0.13 s, 4 requests a second: D + R D^2 / (2 (1 - R D)) = 0.2004 s."""
-    random, ones = np.random.default_rng(4), np.ones(3_000, int)
+    random, ones = np.random.default_rng(4), np.ones(2_000, int)
     outcomes = serve(loaded(random, 4.0, ones), ones, {"constant": {"step_s": 0.13}})
-    assert stays(outcomes).mean() == pytest.approx(0.2004, rel=0.03)
+    assert stays(outcomes).mean() == pytest.approx(0.2004, rel=0.05)
 
 
 def test_time_per_token_by_order() -> None:
@@ -189,7 +189,7 @@ def test_priority_without_displacement_takes_the_smallest_number_when_the_slot_i
 )
 def test_priorities_are_cobham_and_preemptive_resume(preempt: str | None, exact: tuple[float, ...]) -> None:
     """Cobham 1954; T_k = E[S_k] / (1 - s_(k-1)) + R_k / ((1 - s_(k-1)) (1 - s_k)), at most a step more to give way."""
-    times, lengths, kinds = classes(np.random.default_rng(6), 60_000)
+    times, lengths, kinds = classes(np.random.default_rng(6), 15_000)
     stack = [Priority(preempt=preempt), "mixed"]
     stay = stays(serve(times, lengths, CONSTANT, stack=stack, priorities=kinds))
     for kind, tolerance in ((0, 0.05), (1, 0.08), (2, 0.2)):
@@ -199,11 +199,11 @@ def test_priorities_are_cobham_and_preemptive_resume(preempt: str | None, exact:
 @pytest.mark.soak
 @pytest.mark.parametrize(("draw", "exact"), [(uniform, 1.98394), (geometric, 1.87457)])
 def test_srpt_is_schrage_miller(draw: Draw, exact: float) -> None:
-    """rho 0.7. An arrival waits for the boundary: half a step more."""
+    """rho 0.7. An arrival waits for the boundary: half a step more. (It reads what moves: each step is a boundary.)"""
     random = np.random.default_rng(7)
-    lengths = draw(random, 40_000)
+    lengths = draw(random, 2_500)
     stay = stays(serve(loaded(random, 0.7, lengths), lengths, CONSTANT, stack=[Srpt(), "mixed"]))
-    assert stay.mean() == pytest.approx(exact + STEP / 2, rel=0.05)
+    assert stay.mean() == pytest.approx(exact + STEP / 2, rel=0.12)
 
 
 # -- continuous batching: n running cost d0 + d1 n
@@ -272,12 +272,12 @@ def test_continuous_batching_is_a_birth_death_chain(
     """Lengths of mean 128; without a cap their distribution does not matter. Half a step more for the boundary."""
     if draw != "geometric" and cap < 10_000:
         pytest.skip("insensitive without a cap only")
-    random, count = np.random.default_rng(9), 30_000
+    random, count = np.random.default_rng(9), 8_000
     draws = {"geometric": random.geometric(1 / 128, count), "uniform": random.integers(1, 256, count)}
     lengths = np.minimum(draws.get(draw, np.full(count, 128)), 4000)
     stay = stays(serve(loaded(random, rate, lengths), lengths, linear(d0, d1), slots=min(cap, 1024)))
     half = (d0 + d1 * min(rate * exact, cap)) / 2
-    assert stay.mean() == pytest.approx(exact + half, rel=0.06)
+    assert stay.mean() == pytest.approx(exact + half, rel=0.1)
 
 
 # -- iteration-level over request-level batching
@@ -291,7 +291,7 @@ class RequestLevel(Policy):
             offer.hold(np.ones(len(offer.rows), bool))
 
 
-@pytest.mark.parametrize(("slots", "exact", "count"), [(4, 1.595, 400), (8, 1.772, 640), (32, 1.932, 960)])
+@pytest.mark.parametrize(("slots", "exact", "count"), [(4, 1.595, 160), (8, 1.772, 240), (32, 1.932, 960)])
 def test_refilling_each_step_gains_the_longest_over_the_mean(slots: int, exact: float, count: int) -> None:
     """Saturated, constant step, lengths uniform on 1..128: E[max of B] / E[length]."""
     values, lengths = np.arange(1, 129), np.random.default_rng(10).integers(1, 129, count)
@@ -306,4 +306,4 @@ def test_refilling_each_step_gains_the_longest_over_the_mean(slots: int, exact: 
     groups = lengths.reshape(-1, slots).max(axis=1)
     assert whole == float(groups.sum()), "each batch runs as long as its longest"
     assert math.ceil(lengths.sum() / slots) <= refilled <= math.ceil(lengths.sum() / slots) + 128
-    assert whole / refilled == pytest.approx(exact, rel=0.08)
+    assert whole / refilled == pytest.approx(exact, rel=0.1)
