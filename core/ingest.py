@@ -86,7 +86,9 @@ class Ingest:
 
     def _is_live(self, timer: tuple[int, int, int]) -> bool:
         entry = self.state.entries.get(timer[2])
-        return entry is not None and entry.number == timer[1] and entry.request.id in self.state.rows
+        if entry is None or entry.number != timer[1]:
+            return False
+        return self.state.rows.get(entry.request.id) == timer[2]
 
     # -- the boundary
 

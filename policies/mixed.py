@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from interlock.core import Batch, Capabilities, Capability, EngineSection, Plan, View, WorkKey
-from interlock.core.claims import Claim, WorkConserving
+from interlock.core.claims import Claim, DecodesFirst, WorkConserving
 from interlock.policies.refill import stages
 from interlock.policies.stages import Group, Staged, StageOptions, once
 
@@ -53,8 +53,10 @@ class Mixed(Staged):
             super().on_batch(batch, view)
 
     def claims(self) -> Iterable[Claim]:
-        """Whatever can run, does."""
-        return (WorkConserving(),)
+        """Whatever can run, does; with `decode_first`, decodes before prompts."""
+        yield WorkConserving()
+        if self.options.order == "decode_first":
+            yield DecodesFirst()
 
     def select(self, plan: Plan, view: View) -> None:
         """One group for each operation, prompt and decode together."""
@@ -69,9 +71,11 @@ class Mixed(Staged):
 def _joined(order: list[Group], view: View) -> list[Group]:
     """Refill's order with prompt and decode of one operation as one group, the loop first when both are in it.
 
-    Prompts join a decode prelude that is ready; by themselves they keep a prompt's place, or arrivals would starve all.
+    A group has the place of a member that is ready: arrivals by themselves keep a prompt's place, or they would starve
+    all, and so do decodes in a loop that no prompt is in.
     """
     both = all(view.count(key) for key in _RECURRENT)
     joined: dict[Group, Group] = {**dict.fromkeys(_PRELUDE, _PRELUDE), **dict.fromkeys(_RECURRENT, _RECURRENT)}
-    ready = [group for group in order if group is not WorkKey.DECODE_PRELUDE or view.count(WorkKey.DECODE_PRELUDE)]
+    leads = (WorkKey.DECODE_PRELUDE, WorkKey.PROMPT_RECURRENT)
+    ready = [group for group in order if group not in leads or view.count(WorkKey(group))]
     return ([_RECURRENT] if both else []) + [joined.get(group, group) for group in ready]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar
 
 from interlock.core import Capability, Plan, Policy, View, WorkKey
+from interlock.core.claims import Claim, Cohorts
 
 
 class NoRefill(Policy):
@@ -15,6 +17,10 @@ class NoRefill(Policy):
 
     reads: ClassVar[set[str]] = {"work"}
     requires: ClassVar[set[Capability]] = {Capability.LOOPED}
+
+    def claims(self) -> Iterable[Claim]:
+        """Nobody enters the loop until it is empty."""
+        return (Cohorts(),)
 
     def select(self, plan: Plan, view: View) -> None:
         """Drain, then fill."""

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from interlock.core import Demand, DemandKind, Offer, Policy, PolicyOptions, PreemptMode, Victims, View
-from interlock.core.claims import Claim, NeverPreempts, NoPriorityInversion
+from interlock.core.claims import Claim, DisplacesOnlyLower, NeverPreempts, NoPriorityInversion
 
 
 class Priority(Policy):
@@ -31,9 +31,11 @@ class Priority(Policy):
     reads: ClassVar[set[str]] = {"priority", "arrival"}
 
     def claims(self) -> Iterable[Claim]:
-        """No inversion without ageing; without preemption nobody gives way to a candidate."""
+        """Without ageing no inversion, and only lower ones give way; without preemption nobody does to a candidate."""
         if not self.options.aging:
             yield NoPriorityInversion()
+            if self._displaces:
+                yield DisplacesOnlyLower()
         if not self._displaces:
             yield NeverPreempts()
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar
 
 from interlock.core import Capability, Plan, View, WorkKey
+from interlock.core.claims import BoundedPrompts, Claim
 from interlock.policies.stages import Group, Staged, StageOptions, coda_ready, once
 
 
@@ -21,6 +23,10 @@ class Refill(Staged):
 
     reads: ClassVar[set[str]] = {"count", "in_flight_work", "last_operation", "step"}
     requires: ClassVar[set[Capability]] = {Capability.LOOPED}
+
+    def claims(self) -> Iterable[Claim]:
+        """Prompts keep the loop from decodes no longer than the option says."""
+        return (BoundedPrompts(self.options.max_prefill_batches_before_decode),)
 
     def select(self, plan: Plan, view: View) -> None:
         """Rank the stages."""

@@ -211,7 +211,8 @@ def test_host_blocks_return_when_it_is_cancelled() -> None:
     free: dict[int, int] = {}
     done = play(
         R(0, 8, 7, 9, id="L", cancel_at=4.0), R(3, 6, 3, 0, id="H"), S=1, host=10,
-        stack=by_priority("offload", "mixed"), at=lambda engine, record: free.__setitem__(round(record.time_s), len(engine.state._host)),
+        stack=by_priority("offload", "mixed"),
+        at=lambda engine, record: free.__setitem__(round(record.time_s), len(engine.state._host)),
     )  # fmt: skip
     assert (free[3], free[4]) == (7, 10) and done.ends == {"L": "cancelled", "H": "length"}
     assert done.reasons("L") == ["arrived", "admitted", "offloaded", "cancelled"]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+
 from interlock.core import Engine, Policy, Request, Retention, SamplingParams, View
 
 Edit = Callable[[Retention, View], None]

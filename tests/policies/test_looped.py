@@ -53,16 +53,17 @@ def test_a_prompt_prelude_joins_a_decode_prelude_and_then_its_loops() -> None:
     assert [tokens for _, _, _, tokens in story(done, "B")[:5]] == [7] * 5
 
 
-@pytest.mark.parametrize("at", [7, 8, 9])
-def test_a_prompt_joins_the_loop_at_a_depth_of_its_own(at: int) -> None:
-    # B comes while A is in the loop, at depth `at` - 7. A has nothing in its prelude, so B's runs alone, before the
-    # loop goes on; then both share the loop at different depths, until A leaves it.
+@pytest.mark.parametrize(("at", "depth"), [(7, 1), (8, 1), (9, 2)])
+def test_a_prompt_joins_the_loop_at_a_depth_of_its_own(at: int, depth: int) -> None:
+    # B comes while A's second token is in the loop: at depth 0 at 7, where decode is due after A's own prompt, so that
+    # A's first loop runs before B's prelude; at 8 and 9 it is not due, and B's prelude, a prompt's, goes first. Then
+    # both share the loop at different depths.
     done = play(R(0, 5, 3, id="A"), R(at, 7, 2, id="B"), stack=("fcfs", "mixed"), **SPLIT)
     shared = [record.batch for record in done.records if record.batch is not None and len(record.batch) == 2]
     first = shared[0]
     assert first.operation is Operation.RECURRENT
     assert first.work.tolist() == [WorkKey.DECODE_RECURRENT, WorkKey.PROMPT_RECURRENT]
-    assert first.loop.tolist() == [at - 7, 0]
+    assert first.loop.tolist() == [depth, 0]
 
 
 class Stage(Policy):

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from scenario import R, engine_of, play
 
 from interlock.core import WorkKey
-from interlock.core.claims import WorkConserving
+from interlock.core.claims import DecodesFirst, WorkConserving
 from interlock.plugins.testing import boundary
 from interlock.policies.mixed import Mixed
 
@@ -93,5 +93,6 @@ def test_a_batch_holds_both_kinds_of_work() -> None:
 
 def test_its_claims_and_options() -> None:
     assert tuple(Mixed().claims()) == (WorkConserving(),) and "select" in Mixed.hooks()
+    assert tuple(Mixed(order="decode_first").claims()) == (WorkConserving(), DecodesFirst())
     with pytest.raises(ValidationError):
         Mixed(order="shortest")

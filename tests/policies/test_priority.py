@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from scenario import R, engine_of, play
 
 from interlock.core import PreemptMode
-from interlock.core.claims import NeverPreempts, NoPriorityInversion
+from interlock.core.claims import DisplacesOnlyLower, NeverPreempts, NoPriorityInversion
 from interlock.plugins.testing import Boundary, boundary
 from interlock.policies.priority import Priority
 
@@ -114,7 +114,7 @@ def test_no_request_is_admitted_while_a_more_urgent_one_waits_that_fits(entries:
 
 
 def test_its_claims_depend_on_its_options() -> None:
-    assert list(Priority().claims()) == [NoPriorityInversion()]
+    assert list(Priority().claims()) == [NoPriorityInversion(), DisplacesOnlyLower()]
     assert list(Priority(displace=False).claims()) == [NoPriorityInversion(), NeverPreempts()]
     assert list(Priority(aging=1.0, preempt=None).claims()) == [NeverPreempts()]
 
