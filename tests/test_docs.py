@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
 import pytest
 
 import interlock.core
-from interlock.core import View
+from interlock.core import Capability, Demand, DemandKind, Offer, Plan, PreemptMode, Retention, Victims, View
 from interlock.core.claims import Claim
 from interlock.core.policy import EVENTS, HOOKS
 from interlock.core.view import COLUMN_NAMES
+from interlock.plugins.testing import Boundary
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
@@ -53,11 +55,59 @@ def test_every_claim_is_in_the_authors_page(claim: str) -> None:
     assert named(claim, POLICIES)
 
 
+def verbs() -> list[str]:
+    """What a policy may do with a proposal, as `Offer.hold`."""
+    core = {"mode_of", "stands_above", "groups"}  # the core reads a proposal with these
+    return [
+        f"{face.__name__}.{name}"
+        for face in (Offer, Plan, Victims, Retention)
+        for name, value in vars(face).items()
+        if callable(value) and not name.startswith("_") and name not in core
+    ] + ["Proposal.rows", "Proposal.sort_by", "Proposal.reorder"]
+
+
+@pytest.mark.parametrize("verb", verbs())
+def test_every_verb_is_in_the_authors_page(verb: str) -> None:
+    name = verb.split(".")[1]
+    assert re.search(rf"`(\.)?{name}(\([^`]*\))?`", POLICIES)
+
+
+@pytest.mark.parametrize("name", [*Demand._fields, *DemandKind.__members__, *PreemptMode.__members__])
+def test_every_word_of_giving_way_is_in_the_authors_page(name: str) -> None:
+    assert named(name, POLICIES)
+
+
+@pytest.mark.parametrize("name", list(Capability.__members__))
+def test_every_capability_is_in_the_authors_page(name: str) -> None:
+    assert named(name, POLICIES)
+
+
+@pytest.mark.parametrize("name", ["Options", "reads", "requires", "refuses", "claims", "column", "options"])
+def test_every_declaration_of_a_policy_is_in_the_authors_page(name: str) -> None:
+    assert named(name, POLICIES)
+
+
+@pytest.mark.parametrize("name", [*Boundary.__dataclass_fields__, "tokens"])
+def test_every_answer_of_the_test_kit_is_in_the_authors_page(name: str) -> None:
+    assert named(name, POLICIES)
+
+
+def test_its_examples_are_those_that_are_tested() -> None:
+    """Five whole policies, word for word those of `tests/policies/examples.py`."""
+    told = POLICIES[POLICIES.index("\n## Five examples") :]
+    blocks = "\n".join(re.findall(r"^```python\n(.*?)^```", told[: told.index("\n## Errors")], re.S | re.M))
+    tested = ast.parse((ROOT / "tests" / "policies" / "examples.py").read_text("utf-8"))
+    classes = {node.name: ast.dump(node) for node in tested.body if isinstance(node, ast.ClassDef)}
+    shown = {node.name: ast.dump(node) for node in ast.parse(blocks).body if isinstance(node, ast.ClassDef)}
+    assert len(shown) == 5
+    assert {name: classes.get(name) for name in shown} == shown
+
+
 def test_its_python_runs() -> None:
     """The blocks of the authors' page build on each other."""
     names: dict[str, object] = {"__name__": "docs"}
     blocks = re.findall(r"^```python\n(.*?)^```", POLICIES, re.S | re.M)
-    assert len(blocks) >= 5
+    assert len(blocks) >= 12
     for block in blocks:
         exec(compile(block, "docs/policies.md", "exec"), names)
 

@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from interlock.core.registry import Entry
+    from interlock.core.registry import Entry, Found
 
 GROUPS = ("policies", "executors", "plugins")
+LATER = ("drafters", "connectors")  # shown where something is installed
+OBSERVED = ("on_start", "on_boundary", "on_stop")
 UNWRAPPED = 10_000
 
 
@@ -29,21 +31,30 @@ def list_() -> None:
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = UNWRAPPED
-    for group in GROUPS:
-        _print(console, group, list(rows(group)))
+    for group in GROUPS + LATER:
+        found = list(rows(group))
+        if found or group in GROUPS:
+            _print(console, group, found)
 
 
 def rows(group: str) -> Iterator[Row]:
-    """What is installed in a group, by name. What fails to import says so instead."""
+    """What is installed in a group, by name. What cannot be used says why instead."""
     from interlock.core.errors import ConfigError
-    from interlock.core.registry import installed
+    from interlock.core.registry import find, installed
 
-    describe: Callable[[Any], list[tuple[str, str]]] = policy_facts if group == "policies" else option_facts
     for entry in installed(group):
         try:
-            yield Row(entry.name, _source(entry), describe(entry.load()))
+            facts = _FACTS.get(group, option_facts)(_class(group, find(group, entry.name)))
         except ConfigError as error:
-            yield Row(entry.name, _source(entry), [("error", " ".join(str(error).split()))])
+            facts = [("error", " ".join(str(error).split()))]
+        yield Row(entry.name, _source(entry), facts)
+
+
+def _class(group: str, found: Found) -> Any:
+    """The plugin's object; of a policy, a class that is one."""
+    from interlock.core.config_stack import plugin_class
+
+    return plugin_class(group, found) if group == "policies" else found.obj
 
 
 def policy_facts(policy: Any) -> list[tuple[str, str]]:
@@ -56,10 +67,19 @@ def policy_facts(policy: Any) -> list[tuple[str, str]]:
     ]
 
 
+def observer_facts(plugin: Any) -> list[tuple[str, str]]:
+    """What an observer listens to, and its options with their defaults."""
+    hooks = [name for name in OBSERVED if callable(getattr(plugin, name, None))]
+    return [*_known("hooks", ", ".join(hooks)), *option_facts(plugin)]
+
+
 def option_facts(plugin: Any) -> list[tuple[str, str]]:
     """The options of a plugin with their defaults, where it has an `Options` model."""
     fields = getattr(getattr(plugin, "Options", None), "model_fields", {})
     return _known("options", ", ".join(_option(name, field) for name, field in fields.items()))
+
+
+_FACTS: dict[str, Callable[[Any], list[tuple[str, str]]]] = {"policies": policy_facts, "plugins": observer_facts}
 
 
 def _option(name: str, field: Any) -> str:

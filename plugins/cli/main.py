@@ -8,8 +8,11 @@ from typing import Annotated
 
 import typer
 
+from interlock.plugins.cli.check import check
 from interlock.plugins.cli.errors import INTERRUPTED, UNEXPECTED, USAGE, complain
 from interlock.plugins.cli.listing import list_
+from interlock.plugins.cli.new import new
+from interlock.plugins.cli.replay import replay
 from interlock.plugins.cli.run import run
 from interlock.plugins.cli.show import show
 
@@ -22,8 +25,9 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _name, _command in (("run", run), ("show", show), ("list", list_)):
+for _name, _command in (("run", run), ("check", check), ("replay", replay), ("show", show), ("list", list_)):
     app.command(_name)(_command)
+app.add_typer(new, name="new")
 
 
 def _version(wanted: bool) -> None:

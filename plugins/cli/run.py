@@ -52,10 +52,12 @@ def _execute(config: EngineConfig, folder: RunFolder, stopped: Any, profile: boo
     from interlock.plugins.cli.profile import profiled
     from interlock.plugins.cli.progress import progress
     from interlock.plugins.run.logs import TransitionLog
+    from interlock.plugins.run.place import running_in
     from interlock.plugins.run.session import execute
 
     logs = [TransitionLog()] if debugging() else []
-    with progress(config, quiet) as bars, profiled(folder.scratch, config) if profile else nullcontext():
+    timing = profiled(folder.scratch, config) if profile else nullcontext()
+    with progress(config, quiet) as bars, running_in(folder.scratch), timing:
         return execute(config, [*bars, *logs], stopped)
 
 

@@ -84,9 +84,7 @@ def decided(case: dict[str, Any]) -> Iterator[Step]:
             open_step = (record, {names[n]: tokens for n, tokens in record.cached.items() if tokens})
 
 
-def _step(
-    record: BoundaryRecord, cached: dict[str, int], after: BoundaryRecord, names: list[str], _: set[int]
-) -> Step:
+def _step(record: BoundaryRecord, cached: dict[str, int], after: BoundaryRecord, names: list[str], _: set[int]) -> Step:
     assert record.batch is not None and record.counts is not None
     finished = [outcome.request_id for outcome in after.outcomes]
     counts = record.counts

@@ -15,8 +15,10 @@ from .project import ROOT, pyproject
 
 
 def declared() -> Iterator[tuple[str, str, str]]:
-    """Group, name and target of each entry point of ours."""
+    """Group, name and target of each entry point in a group of ours."""
     for group, points in pyproject()["project"]["entry-points"].items():
+        if not group.startswith("interlock."):
+            continue
         for name, target in points.items():
             yield group.removeprefix("interlock."), name, target
 
