@@ -33,7 +33,7 @@ class Collector:
     def __init__(self, state: State, stack: Stack, view: View, lifecycle: Lifecycle, eos_token_id: int) -> None:
         self.state, self.stack, self.view, self.lifecycle = state, stack, view, lifecycle
         self.eos = eos_token_id
-        self._failed: set[int] = set()  # rows whose last batch failed
+        self._failed: set[int] = set()  # numbers of the requests whose last batch failed
         self.dropped = 0  # results that reached a finished or re-versioned row
 
     def apply(self, result: BatchResult, settled: Settled | None = None) -> None:
@@ -48,7 +48,9 @@ class Collector:
         live = table.version[batch.rows] == batch.versions
         every = bool(live.all())
         if self._failed:
-            self._failed -= set(batch.rows.tolist())  # a failure is tried again once, however long ago the last one was
+            self._failed -= set(
+                batch.numbers.tolist()
+            )  # a failure is tried again once, however long ago the last one was
         self.dropped += 0 if every else int((~live).sum())
         keep = slice(None) if every else live
         computed = batch.tokens[keep] * result.runs
@@ -188,18 +190,17 @@ class Collector:
         for row in state.active.tolist():
             self._cut_back(row, withdrawn)
         ended: list[int] = []
-        failed: set[int] = set()
         for row, version in zip(batch.rows.tolist(), batch.versions.tolist(), strict=True):
             if table.version[row] != version or table.status[row] != RequestStatus.ACTIVE:
                 continue
-            if row in self._failed:
+            number = state.entries[row].number
+            if number in self._failed:
                 self.lifecycle.finish(row, FinishReason.ERROR, f"{type(error).__name__}: {error}")
                 ended.append(row)
                 continue
-            failed.add(row)
+            self._failed.add(number)
             if state.kv.enable_prefix_caching:
                 self._rewind_chain(row)
-        self._failed = failed
         numbers = tuple(state.entries[row].number for row in ended)
         nothing = np.zeros((result.runs, len(batch)), bool)
         self.lifecycle.record.collected.append(Collected(batch, result, nothing, numbers))
@@ -219,6 +220,7 @@ class Collector:
         state.pool.give_back(held[keep:][::-1].copy())
         table.blocks[row] = keep
         table.computed[row] = keep * state.pool.block_size
+        self._rewind_chain(row)
 
     def _rewind_chain(self, row: int) -> None:
         """The block chain as of the tokens that are computed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from hypothesis import HealthCheck, Phase, Verbosity, assume, given, settings
@@ -19,6 +20,10 @@ from interlock.plugins.conformance.strategies import scenarios
 from interlock.plugins.conformance.subject import Subject
 
 EXAMPLES = 200
+
+
+class _Enough(Exception):
+    """Every check has failed already."""
 
 
 @dataclass
@@ -80,15 +85,18 @@ class Suite:
         """Play as many scenarios as are asked for, each check until it fails."""
 
         def play(scenario: Scenario) -> None:
+            if all(verdict.finding is not None for verdict in verdicts):
+                raise _Enough
             going = [verdict for verdict in verdicts if verdict.finding is None and verdict.check.applies(scenario)]
-            found = findings(self.subject, scenario, [verdict.check for verdict in going]) if going else {}
+            found = findings(self.subject, scenario, [verdict.check for verdict in going])
             for verdict in going:
                 verdict.examples += 1
                 if verdict.check.name in found:
                     verdict.finding, verdict.scenario = found[verdict.check.name], scenario
 
         if verdicts:
-            self._explore(family, play)
+            with suppress(_Enough):
+                self._explore(family, play)
 
     def _judge(self, verdict: Verdict) -> None:
         """Skips, failures that are expected, claims that are lost, and what never had an example."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 import yaml
 
 from interlock.core import Engine
@@ -38,9 +40,11 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests work in a folder of their own."""
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Tests work in a folder of their own; logging is as it was afterwards."""
     monkeypatch.chdir(tmp_path)
+    yield
+    structlog.reset_defaults()
 
 
 def test_a_line_for_each_boundary(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytes
 
 
 def test_the_suite_as_tests(here: Path) -> None:
-    plugin = ["-p", "interlock.plugins.conformance.pytest_plugin"] if not _registered() else []
+    plugin = [] if _registered(here) else ["-p", "interlock.plugins.conformance.pytest_plugin"]
     command = [sys.executable, "-m", "pytest", "-q", "-rA", *plugin, "--pyargs", "interlock.plugins.conformance"]
     options = ["--interlock-policy", "./mine.py:Mine", "--interlock-max-examples", "12"]
     ran = subprocess.run([*command, *options], cwd=here, capture_output=True, text=True, check=False)
@@ -88,7 +88,8 @@ def test_the_suite_as_tests(here: Path) -> None:
     assert bare.returncode == 2 and "--interlock-policy STACK" in bare.stdout + bare.stderr
 
 
-def _registered() -> bool:
-    from importlib.metadata import entry_points
-
-    return any(point.value.startswith("interlock.") for point in entry_points(group="pytest11"))
+def _registered(here: Path) -> bool:
+    """Whether pytest finds the plugin by itself, which an editable install from before it was there does not."""
+    asked = "import importlib.metadata as m; print([p.value for p in m.entry_points(group='pytest11')])"
+    told = subprocess.run([sys.executable, "-c", asked], cwd=here, capture_output=True, text=True, check=True)
+    return "interlock.plugins.conformance.pytest_plugin" in told.stdout
