@@ -16,7 +16,7 @@ Group = WorkKey | tuple[WorkKey, ...]
 class StageOptions(PolicyOptions):
     """Options of policies for looped models.
 
-    `min_coda_batch_size`: codas wait for so many, unless nothing is in the loop. `max_prefill_batches_before_decode`:
+    `min_coda_batch_size`: fewer codas than this wait while decode is due, unless nothing is in the loop. `max_prefill_batches_before_decode`:
     decode is due after so many prompt batches. `prefer_recurrent`: overlap the loop with a coda, where steps overlap.
     """
 
