@@ -17,7 +17,8 @@ class StageOptions(PolicyOptions):
     """Options of policies for looped models.
 
     `min_coda_batch_size`: fewer codas than this wait while decode is due, unless nothing is in the loop.
-    `max_prefill_batches_before_decode`: decode is due after so many prompt batches. `prefer_recurrent`: overlap the loop with a coda, where steps overlap.
+    `max_prefill_batches_before_decode`: decode is due after so many prompt batches.
+    `prefer_recurrent`: overlap the loop with a coda, where steps overlap.
     """
 
     min_coda_batch_size: int = Field(default=1, ge=1)
