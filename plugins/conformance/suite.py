@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, Phase, Verbosity, assume, given, settings
 
 from interlock.core import ConfigError
 from interlock.plugins.conformance.checks import Check, universal
-from interlock.plugins.conformance.claims import ClaimCheck, claim_checks
+from interlock.plugins.conformance.claiming import ClaimCheck
+from interlock.plugins.conformance.claims import claim_checks
 from interlock.plugins.conformance.finding import Finding
 from interlock.plugins.conformance.quiet import quiet
 from interlock.plugins.conformance.run import Run
