@@ -9,7 +9,7 @@ import numpy as np
 from interlock.core.batch import Batch
 from interlock.core.draft import Draft
 from interlock.core.lifecycle import Lifecycle
-from interlock.core.request import Request, RequestStatus
+from interlock.core.request import Request
 from interlock.core.settled import Settled
 from interlock.core.stack import Stack
 from interlock.core.state import State
@@ -54,10 +54,9 @@ class Committer:
         )  # fmt: skip
 
     def _give_way(self, draft: Draft) -> None:
-        table = self.state.table
         for victim in draft.victims:
             self.lifecycle.give_way(victim)
-        self.state.set_active(self.state.active[table.status[self.state.active] == RequestStatus.ACTIVE])
+        self.state.drop_inactive()
         if self.stack.implements("on_preempted"):
             rows = np.array([victim.row for victim in draft.victims], np.intp)
             modes = np.array([victim.mode for victim in draft.victims], object)

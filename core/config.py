@@ -151,7 +151,7 @@ class EngineConfig(Section):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, EngineConfig) and self.resolved() == other.resolved()
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # equality looks at nested dicts, and a base class is hashable
 
     def _policy(self, spec: PluginSpec, path: KeyPath) -> Policy:
         """A policy that knows its name and whose it is. Raises ConfigError when it cannot be made."""

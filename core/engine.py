@@ -215,11 +215,7 @@ class Engine:
     def _retire(self) -> None:
         state = self.state
         if self.lifecycle.leaving:
-            from interlock.core.request import RequestStatus
-
-            status = state.table.status[state.active]
-            if (status != RequestStatus.ACTIVE).any():
-                state.set_active(state.active[status == RequestStatus.ACTIVE])
+            state.drop_inactive()
             self.lifecycle.retire()
             if self.lifecycle.retired:
                 self.executor.forget(np.array(self.lifecycle.retired, np.intp))

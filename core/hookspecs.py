@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import pluggy
 
+# pluggy compares the names of arguments alone; their types stand on the methods of `Policy`, where authors see them.
+
 hookspec = pluggy.HookspecMarker("interlock")
 
 

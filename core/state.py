@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from interlock.core.blocks import BlockPool, PrefixHash
+from interlock.core.errors import ExecutorError
 from interlock.core.queues import WaitingQueue
 from interlock.core.request import Request, RequestStatus
 from interlock.core.table import SECONDS, RequestTable, read_only
@@ -166,6 +167,12 @@ class State:
         """The active rows, in the order of their admission."""
         self.active = read_only(rows)
         self.active_version += 1
+
+    def drop_inactive(self) -> None:
+        """Rows that are not ACTIVE any more leave the active ones."""
+        active = self.table.status[self.active] == RequestStatus.ACTIVE
+        if not active.all():
+            self.set_active(self.active[active])
 
     def pending(self, rows: Any) -> Any:
         """Tokens that the rows' pending work has to run.
@@ -331,6 +338,4 @@ class State:
 
 
 def _no_cost(prompt_tokens: int, decode_rows: int, context_tokens: int) -> float:
-    from interlock.core.errors import ExecutorError
-
     raise ExecutorError("view.step_s needs a backend with the capability step_cost; name it in Policy.requires")
