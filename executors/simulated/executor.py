@@ -13,7 +13,7 @@ from interlock.core.errors import ExecutorError
 from interlock.core.executor import Capabilities, Capability, Copy, ExecutorConfig
 from interlock.core.request import PreemptMode, Request
 from interlock.core.work import Operation, WorkKey
-from interlock.executors.simulated.cost import Load
+from interlock.executors.costs.cost import Load
 from interlock.executors.simulated.options import SimulatedOptions
 from interlock.executors.simulated.rows import EOS, Rows
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from interlock.executors.simulated.catalog import DEVICES, MODELS, lookup
+from interlock.executors.costs.catalog import DEVICES, MODELS, lookup
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from interlock.core.work import Operation
-from interlock.executors.simulated.catalog import DEVICES, MODELS
-from interlock.executors.simulated.cost import Load
-from interlock.executors.simulated.roofline import Factors, Roofline
+from interlock.executors.costs.catalog import DEVICES, MODELS
+from interlock.executors.costs.cost import Load
+from interlock.executors.costs.roofline import Factors, Roofline
 
 LLAMA = MODELS["llama-3-8b"]
 BARE = Factors(kernel_s=0.0)

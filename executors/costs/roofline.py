@@ -33,8 +33,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from interlock.core.work import Operation
-from interlock.executors.simulated.catalog import Device, LanguageModel
-from interlock.executors.simulated.cost import Affine, Load
+from interlock.executors.costs.catalog import Device, LanguageModel
+from interlock.executors.costs.cost import Affine, Load
 
 _CALL_KERNELS = 4
 

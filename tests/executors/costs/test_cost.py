@@ -15,8 +15,8 @@ from pydantic import ValidationError
 from interlock.core.batch import Batch
 from interlock.core.errors import ConfigError
 from interlock.core.work import Operation, WorkKey
-from interlock.executors.simulated.cost import CostModel, Load
-from interlock.executors.simulated.options import CostOptions
+from interlock.executors.costs.cost import CostModel, Load
+from interlock.executors.costs.options import CostOptions
 
 LINEAR = {"base_s": 0.005, "prefill_token_s": 2e-5, "decode_token_s": 1e-4, "context_token_s": 1e-8}
 MIXED = Load(prompt_tokens=100, decode_tokens=8, context_tokens=4000, prompt_attention=5050.0, prompt_rows=1, sampled=9)

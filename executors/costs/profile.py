@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from interlock.core.errors import ConfigError
 from interlock.core.work import Operation
-from interlock.executors.simulated.cost import Coefficients, Linear
+from interlock.executors.costs.cost import Coefficients, Linear
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
