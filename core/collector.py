@@ -30,9 +30,10 @@ def stops_of(ignore_eos: bool, min_tokens: int, stop_token_ids: tuple[int, ...])
 class Collector:
     """Applies results: advances `computed`, appends tokens, detects ends, delivers."""
 
-    def __init__(self, state: State, stack: Stack, view: View, lifecycle: Lifecycle, eos_token_id: int) -> None:
+    def __init__(self, state: State, stack: Stack, view: View, lifecycle: Lifecycle, eos: tuple[int, ...]) -> None:
         self.state, self.stack, self.view, self.lifecycle = state, stack, view, lifecycle
-        self.eos = eos_token_id
+        self.eos = eos
+        self._eos = np.array(eos, np.int32)
         self._failed: set[int] = set()  # numbers of the requests whose last batch failed
         self.dropped = 0  # results that reached a finished or re-versioned row
 
@@ -146,7 +147,7 @@ class Collector:
         table.emitted[rows] = settled.emitted
         table.ready[rows] = self.state.ready_stamps(len(rows))
         table.last_token_ns[rows] = result.ends_ns[-1]
-        at_eos = (result.tokens[-1] == self.eos) & settled.heeds_eos
+        at_eos = self._at_eos(result.tokens[-1]) & settled.heeds_eos
         if len(settled.one_by_one) or int(settled.left.min()) < 1 or at_eos.any():
             return self._ended(rows, result.tokens, settled.emitted)
         return []
@@ -154,7 +155,7 @@ class Collector:
     def _ended(self, rows: np.ndarray, tokens: np.ndarray, emitted: np.ndarray) -> list[tuple[int, FinishReason]]:
         table = self.state.table
         stops = table.stops[rows]
-        stopped = (tokens[-1] == self.eos) & (stops == _EOS)
+        stopped = self._at_eos(tokens[-1]) & (stops == _EOS)
         by_one = np.flatnonzero(stops == _ONE_BY_ONE)
         for at in by_one.tolist():
             stopped[at] = self._stops(int(rows[at]), int(tokens[-1, at]), int(emitted[at]))
@@ -166,11 +167,14 @@ class Collector:
             for at in np.flatnonzero(ended).tolist()
         ]
 
+    def _at_eos(self, tokens: np.ndarray) -> np.ndarray:
+        return tokens == self._eos[0] if len(self.eos) == 1 else np.isin(tokens, self._eos)
+
     def _stops(self, row: int, token: int, emitted: int) -> bool:
         sampling = self.state.entries[row].request.sampling
         if emitted < sampling.min_tokens:
             return False
-        return token in sampling.stop_token_ids or (token == self.eos and not sampling.ignore_eos)
+        return token in sampling.stop_token_ids or (token in self.eos and not sampling.ignore_eos)
 
     def _count_recomputed(self, batch: Batch, keep: slice | np.ndarray) -> None:
         """Tokens that a preemption had taken away and that were computed again."""

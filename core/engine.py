@@ -68,7 +68,7 @@ class Engine:
         self.lifecycle = Lifecycle(self.state, self.stack, self.view)
         self.ingest = Ingest(self.state, self.stack, self.view, self.lifecycle, executor, feed or NoFeed())
         self.collector = Collector(
-            self.state, self.stack, self.view, self.lifecycle, executor.capabilities.eos_token_id
+            self.state, self.stack, self.view, self.lifecycle, executor.capabilities.eos_token_ids
         )
         self.planner = Planner(self.state, self.stack, self.view, executor.capabilities)
         self.committer = Committer(self.state, self.stack, self.view, self.lifecycle)

@@ -31,12 +31,14 @@ class Capabilities:
     """What a backend can do.
 
     `loops` is the depth of a looped model, 1 for a dense one. `mixes` lists the sets of work keys that one batch may
-    carry together; a set's subsets are allowed, too. `eos_token_id` is the token that ends an answer.
+    carry together; a set's subsets are allowed, too. `eos_token_ids` are the tokens that end an answer. `vocab_size`:
+    prompts whose ids are not below it are rejected.
     """
 
     features: frozenset[Capability] = frozenset()
     loops: int = 1
-    eos_token_id: int = 0
+    eos_token_ids: tuple[int, ...] = (0,)
+    vocab_size: int | None = None
     max_model_len: int | None = None
     mixes: tuple[frozenset[WorkKey], ...] = (
         frozenset({WorkKey.PROMPT_ATOMIC, WorkKey.DECODE_ATOMIC, WorkKey.SPECULATIVE}),

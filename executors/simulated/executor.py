@@ -14,10 +14,10 @@ from interlock.core.executor import Capabilities, Capability, Copy, ExecutorConf
 from interlock.core.request import PreemptMode, Request
 from interlock.core.work import Operation, WorkKey
 from interlock.executors.costs.cost import Load
+from interlock.executors.costs.timing import VirtualTime
 from interlock.executors.simulated.options import SimulatedOptions
 from interlock.executors.simulated.rows import EOS, Rows
 
-_CHUNK = 64  # runs of a stretch whose durations are computed at first; each further chunk is twice as long
 _LOOPED_MIXES = (
     frozenset({WorkKey.PROMPT_PRELUDE, WorkKey.DECODE_PRELUDE}),
     frozenset({WorkKey.PROMPT_RECURRENT, WorkKey.DECODE_RECURRENT}),
@@ -82,10 +82,8 @@ class Simulated:
         self._copy(copies)
 
     def _copy(self, copies: Sequence[Copy]) -> None:
-        blocks = sum(len(copy.device) for copy in copies)
-        size = blocks * self._block_size * self._cost.kv_bytes_per_token
-        seconds = size / (self._options.copy_gbps * 1e9)
-        self._copy_ns += round(seconds * 1e9)
+        tokens = sum(len(copy.device) for copy in copies) * self._block_size
+        self._time.copy(tokens, self._options.copy_gbps)
 
     def forget(self, rows: np.ndarray) -> None:
         """These rows are retired; what was expected of their requests is dropped. Idempotent."""
@@ -117,8 +115,7 @@ class Simulated:
         self._outputs: dict[int, int] = {}
         self._out = []
         self._tickets = 0
-        self._end_ns = 0
-        self._copy_ns = 0  # copies that the next batch waits for
+        self._time = VirtualTime(self._cost)
 
     def _check(self, batch: Batch) -> None:
         if batch.repeat != 1 and not (batch.decode_only and batch.samples.all()):
@@ -128,21 +125,15 @@ class Simulated:
 
     def _result(self, ticket: Ticket) -> BatchResult:
         batch = ticket.batch
-        self._end_ns, self._copy_ns = max(batch.start_ns, self._end_ns) + self._copy_ns, 0
         load, positions = Load.of(batch), batch.start + batch.tokens
         if load.decode_tokens != len(batch) - load.prompt_rows:
             raise ExecutorError("a decode row runs one token here: the results carry one token per row, and no drafts")
         if batch.repeat > 1:
             ends, tokens = self._stretch(batch, load, positions)
         else:
-            ends, tokens = self._end(batch, load), self._sampled(batch, load, positions)
-        self._end_ns = int(ends[-1])
+            ends, tokens = self._time.ends(batch, load, 1), self._sampled(batch, load, positions)
+        self._time.passed(int(ends[-1]))
         return BatchResult(ticket, ends, tokens, self._leaving(batch, positions))
-
-    def _end(self, batch: Batch, load: Load) -> np.ndarray:
-        """End time of a single run, int64 (1,) ns."""
-        start = max(batch.start_ns, self._end_ns)
-        return np.array([start + round(self._cost.step_s(load) * 1e9)], np.int64)
 
     def _sampled(self, batch: Batch, load: Load, positions: np.ndarray) -> np.ndarray:
         """Tokens of a single run, int32 (1, n), -1 for rows that sample none."""
@@ -155,24 +146,10 @@ class Simulated:
 
     def _stretch(self, batch: Batch, load: Load, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Ends (runs,) and tokens (runs, n) up to the first run in which a row ends or the time is reached."""
-        ends = self._ends(batch, load, min(batch.repeat, self._rows.runs_left(batch.rows, positions)))
+        ends = self._time.ends(batch, load, min(batch.repeat, self._rows.runs_left(batch.rows, positions)))
         said = self._rows.tokens(batch.rows, positions, len(ends))
         runs = self._rows.stopped(batch.rows, said)
         return ends[:runs], said[:runs]
-
-    def _ends(self, batch: Batch, load: Load, runs: int) -> np.ndarray:
-        """End times of up to `runs` runs, int64 ns, up to and with the first at or past `until_ns`."""
-        start, done, chunk = max(batch.start_ns, self._end_ns), 0, _CHUNK
-        parts: list[np.ndarray] = []
-        while done < runs:
-            size = min(chunk, runs - done)
-            ends = start + np.cumsum(_to_ns(self._cost.stretch_s(load.advanced(done), size)))
-            if batch.until_ns is not None and ends[-1] >= batch.until_ns:
-                parts.append(ends[: int(np.searchsorted(ends, batch.until_ns)) + 1])
-                break
-            parts.append(ends)
-            start, done, chunk = int(ends[-1]), done + size, 2 * chunk
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _leaving(self, batch: Batch, positions: np.ndarray) -> np.ndarray | None:
         """Which rows leave the loop after this batch, bool (n,), for RECURRENT batches. Prompts run at full depth."""
@@ -182,14 +159,9 @@ class Simulated:
         return np.asarray(batch.loop + 1 >= np.where(batch.is_prompt, self._capabilities.loops, depths))
 
 
-def _to_ns(seconds: np.ndarray) -> np.ndarray:
-    """Whole nanoseconds, int64, ties to even as `round` has them."""
-    return np.rint(seconds * 1e9).astype(np.int64)
-
-
 def _capabilities(options: SimulatedOptions) -> Capabilities:
     features = {Capability.STEP_COST, Capability.VIRTUAL_TIME, Capability.STRETCH}
     features |= {Capability.LOOPED} if options.loops > 1 else set()
     features |= {Capability.SPECULATION} if options.speculation else set()
     mixes = Capabilities().mixes + (_LOOPED_MIXES if options.loops > 1 else ())
-    return Capabilities(frozenset(features), options.loops, EOS, None, mixes)
+    return Capabilities(frozenset(features), options.loops, (EOS,), mixes=mixes)

@@ -42,12 +42,13 @@ def test_imports_point_one_way(top: str) -> None:
 
 
 def test_executors_do_not_import_each_other() -> None:
+    """But for the cost models, which are nobody's own."""
     wrong = []
     for path in sources("executors"):
         own = path.relative_to(ROOT / "executors").parts[0]
         for name in imported(path):
             parts = name.split(".")
-            if parts[:2] == ["interlock", "executors"] and len(parts) > 2 and parts[2] != own:
+            if parts[:2] == ["interlock", "executors"] and len(parts) > 2 and parts[2] not in (own, "costs"):
                 wrong.append(f"{path.relative_to(ROOT)} imports {name}")
     assert wrong == []
 

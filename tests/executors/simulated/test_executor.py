@@ -55,7 +55,7 @@ def test_it_is_an_executor_of_virtual_time() -> None:
     executor: Executor = started()
     features = {Capability.STEP_COST, Capability.VIRTUAL_TIME, Capability.STRETCH}
     assert executor.capabilities.features == features
-    assert (executor.capabilities.loops, executor.capabilities.eos_token_id) == (1, 0)
+    assert (executor.capabilities.loops, executor.capabilities.eos_token_ids) == (1, (0,))
 
 
 def test_capabilities_follow_the_options() -> None:
