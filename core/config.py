@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from interlock.core.executor import Executor
     from interlock.core.feed import Feed
     from interlock.core.policy import Policy
+    from interlock.core.text import Tokenizer
 
 __all__ = [
     "EngineConfig",
@@ -135,15 +136,19 @@ class EngineConfig(Section):
         """New instances of the observers, in order. One without an `Options` model is made without arguments."""
         return [self._build("plugins", spec, ("plugins", i)) for i, spec in enumerate(self.plugins)]
 
-    def build_feed(self) -> Feed:
-        """The workload's requests, from their start. Raises ConfigError when there is no workload."""
+    def build_feed(self, tokenizer: Tokenizer | None = None) -> Feed:
+        """The workload's requests, from their start; `tokenizer` is for those that are text.
+
+        Raises ConfigError when there is no workload, or text and no tokenizer.
+        """
         if self.workload is None:
             sources = ", ".join(["trace", "generate", "requests"])
             raise ConfigError(f"{self.origin}: workload: missing, allowed: a mapping with exactly one of {sources}")
         build = find("plugins", "workload").obj
         seed = self.engine.seed if self.workload.seed is None else self.workload.seed
+        length = self.engine.max_model_len
         try:
-            feed = build(self.workload, base=self.base, seed=seed, max_model_len=self.engine.max_model_len)
+            feed = build(self.workload, base=self.base, seed=seed, max_model_len=length, tokenizer=tokenizer)
         except Invalid as error:
             raise ConfigError(f"{self.origin}: {error}") from None
         return cast("Feed", feed)

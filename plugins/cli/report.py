@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,10 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from interlock.core.config import EngineConfig
+    from interlock.plugins.run.session import Answer
 
 _LATENCIES = {"TTFT": "ttft_s", "TPOT": "tpot_s", "ITL": "itl_s", "e2e": "e2e_s", "queue": "queue_s"}
+_PROMPT = 72  # characters of a prompt that are shown
 _POINTS = ("p50", "p90", "p99", "max")
 
 
@@ -25,6 +28,15 @@ def print_summary(numbers: dict[str, Any], config: EngineConfig, place: Path) ->
     for name, value in (*facts(numbers, config), ("folder", str(place))):
         # Names and paths are to be copied: nothing is wrapped or cut.
         console.print(Text.assemble((f"{name:13}", "bold"), value), soft_wrap=True)
+
+
+def print_answers(answers: Sequence[Answer]) -> None:
+    """Print what was asked in text, shortened, how it ended, and the answers as they are."""
+    console = Console(highlight=False)
+    for one in answers:
+        asked = textwrap.shorten(one.prompt, _PROMPT, placeholder=" ...")
+        console.print(Text.assemble((one.request_id, "bold"), f"  {asked}  ({one.finish_reason})"), soft_wrap=True)
+        console.print(Text(textwrap.indent(one.text.strip(), "    ")), soft_wrap=True)
 
 
 def facts(numbers: dict[str, Any], config: EngineConfig) -> Iterator[tuple[str, str]]:

@@ -69,8 +69,9 @@ def _finish(session: Session, folder: RunFolder, quiet: bool) -> int:
     numbers = session.summary()
     place = session.write(folder, numbers)
     if not quiet:
-        from interlock.plugins.cli.report import print_summary
+        from interlock.plugins.cli.report import print_answers, print_summary
 
+        print_answers(session.answers())
         print_summary(numbers, session.config, place)
     if error is not None:
         return _failed(error, place)

@@ -10,8 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from interlock.core.request import FinishReason
+from interlock.core.text import Tokenizer, tokenizer_of
 from interlock.plugins.run.recorder import Recorder
 from interlock.plugins.run.summary import Ran, summary
 from interlock.plugins.run.versions import versions
@@ -22,15 +24,28 @@ if TYPE_CHECKING:
     from interlock.plugins.run.folder import RunFolder
 
 
+class Answer(NamedTuple):
+    """What a request asked in text, and what came of it."""
+
+    request_id: str
+    prompt: str
+    text: str
+    finish_reason: FinishReason
+
+
 @dataclass
 class Session:
-    """A run that is over. `error` is what ended it before it was drained, if anything did."""
+    """A run that is over. `error` is what ended it before it was drained, if anything did.
+
+    `tokenizer` is the executor's, where it has one.
+    """
 
     config: EngineConfig
     recorder: Recorder
     ran: Ran
     interrupted: bool = False
     error: Exception | None = None
+    tokenizer: Tokenizer | None = None
 
     def summary(self) -> dict[str, Any]:
         """summary.json. `interrupted` and `error` are in it only when the run was not drained."""
@@ -45,7 +60,22 @@ class Session:
         """Write the run folder with this summary; its path."""
         from interlock.plugins.run.tables import tables
 
-        return folder.write(self.config.resolved(), numbers, tables(self.recorder, self.config.records.tokens))
+        made = tables(self.recorder, self.config.records.tokens, self.tokenizer)
+        return folder.write(self.config.resolved(), numbers, made)
+
+    def answers(self) -> list[Answer]:
+        """What became of requests whose prompts were text, in the order of their arrival."""
+        entries = () if self.config.workload is None else self.config.workload.requests or ()
+        if self.tokenizer is None:
+            return []
+        # The feed is the only source of requests, so their numbers count its arrivals.
+        arrived = enumerate(sorted(entries, key=lambda entry: round(entry.arrival * 1e9)))
+        found = {outcome.number: outcome for outcome in self.recorder.finished}
+        return [
+            Answer(found[n].request_id, entry.text, self.tokenizer.decode(found[n].output_ids), found[n].finish_reason)
+            for n, entry in arrived
+            if entry.text is not None and n in found
+        ]
 
 
 def execute(
@@ -63,7 +93,8 @@ def execute(
     engine = Engine.from_config(config, observers=[recorder, *observers])
     started = time.perf_counter()
     interrupted, error = _drain(engine, stopped)
-    return Session(config, recorder, _ran(engine, time.perf_counter() - started), interrupted, error)
+    ran = _ran(engine, time.perf_counter() - started)
+    return Session(engine.config, recorder, ran, interrupted, error, tokenizer_of(engine.executor))
 
 
 def _drain(engine: Engine, stopped: Callable[[], bool]) -> tuple[bool, Exception | None]:

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from interlock.core.request import RequestStatus
+from interlock.core.text import Tokenizer
 from interlock.core.work import Operation, WorkKey
 from interlock.plugins.run import columns as c
 from interlock.plugins.run.flat import Deliveries, Flat
@@ -18,17 +19,22 @@ if TYPE_CHECKING:
     from interlock.plugins.run.recorder import Recorder
 
 
-def tables(recorder: Recorder, tokens: bool = True) -> dict[str, pa.Table]:
-    """All tables of a run by file name without its ending. Without `tokens`, requests lack their two list columns."""
+def tables(recorder: Recorder, tokens: bool = True, tokenizer: Tokenizer | None = None) -> dict[str, pa.Table]:
+    """All tables of a run by file name without its ending.
+
+    Without `tokens`, requests lack their two list columns, and their text; with a `tokenizer` they have it otherwise.
+    """
     return {
-        "requests": requests(recorder.outcomes, recorder.flat.deliveries, tokens),
+        "requests": requests(recorder.outcomes, recorder.flat.deliveries, tokens, tokenizer),
         "steps": steps(recorder),
         "transitions": transitions(recorder),
         "waits": waits(stretches(recorder)),
     }
 
 
-def requests(outcomes: Outcomes, deliveries: Deliveries, tokens: bool = True) -> pa.Table:
+def requests(
+    outcomes: Outcomes, deliveries: Deliveries, tokens: bool = True, tokenizer: Tokenizer | None = None
+) -> pa.Table:
     """A row per finished request, in the order of their numbers."""
     columns = _identity(outcomes) | _latencies(outcomes, deliveries) | _facts(outcomes)
     if tokens:
@@ -36,6 +42,8 @@ def requests(outcomes: Outcomes, deliveries: Deliveries, tokens: bool = True) ->
         ids = [one.output_ids for one in outcomes.all]
         columns["output_token_ids"] = c.lists(at, pa.array(np.concatenate([np.empty(0, np.int32), *ids]), pa.int32()))
         columns["token_times_s"] = c.lists(at, c.seconds(outcomes.times_of(deliveries)))
+        if tokenizer is not None:
+            columns["output_text"] = c.texts(tokenizer.decode(one) for one in ids)
     return pa.table(columns)
 
 

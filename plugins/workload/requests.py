@@ -11,6 +11,7 @@ from interlock.core.config_errors import Invalid
 from interlock.core.config_workload import RequestEntry, WorkloadSection
 from interlock.core.feed import Arrival, Cancel
 from interlock.core.request import Request, SamplingParams
+from interlock.core.text import Tokenizer
 from interlock.plugins.workload.truth import seen_prediction
 
 _COPIED = ("min_tokens", "stop_token_ids", "ignore_eos", "temperature", "top_p", "top_k", "seed")
@@ -23,9 +24,11 @@ class ListFeed:
     request that has finished is forgotten, so that nobody waits for its time.
     """
 
-    def __init__(self, entries: Sequence[RequestEntry], workload: WorkloadSection, seed: int) -> None:
+    def __init__(
+        self, entries: Sequence[RequestEntry], workload: WorkloadSection, seed: int, tokenizer: Tokenizer | None = None
+    ) -> None:
         self._entries = entries
-        self._arrivals = _arrivals(entries, workload, seed)
+        self._arrivals = _arrivals(entries, workload, seed, tokenizer)
         self._over: set[int] = set()
         self._numbers: dict[str, int] = {}
         timed = [(arrival.at_ns, 0, i) for i, arrival in enumerate(self._arrivals)]
@@ -67,20 +70,33 @@ def _ns(seconds: float) -> int:
     return round(seconds * 1e9)
 
 
-def _arrivals(entries: Sequence[RequestEntry], workload: WorkloadSection, seed: int) -> list[Arrival]:
+def _arrivals(
+    entries: Sequence[RequestEntry], workload: WorkloadSection, seed: int, tokenizer: Tokenizer | None
+) -> list[Arrival]:
     output = np.array([-1 if entry.output is None else entry.output for entry in entries], np.int64)
     predicted = seen_prediction(workload, output, seed)
+    prompts = [_prompt(i, entry, tokenizer) for i, entry in enumerate(entries)]
     return [
-        Arrival(_request(i, entry, workload, int(predicted[i])), _ns(entry.arrival), entry.output)
+        Arrival(_request(i, entry, prompts[i], workload, int(predicted[i])), _ns(entry.arrival), entry.output)
         for i, entry in enumerate(entries)
     ]
 
 
-def _request(i: int, entry: RequestEntry, workload: WorkloadSection, predicted: int) -> Request:
-    if entry.prompt is None:
+def _prompt(i: int, entry: RequestEntry, tokenizer: Tokenizer | None) -> int | np.ndarray:
+    """A request's prompt: a number of tokens, or token ids, those of its text included."""
+    if isinstance(entry.prompt, int):
+        return entry.prompt
+    if entry.text is None:
+        return np.array(entry.prompt, np.int32)
+    if tokenizer is None:
         where = ("workload", "requests", i, "text")
         raise Invalid(where, "found text, allowed: prompt, because the executor has no tokenizer")
-    prompt = entry.prompt if isinstance(entry.prompt, int) else np.array(entry.prompt, np.int32)
+    return tokenizer.encode(entry.text)
+
+
+def _request(
+    i: int, entry: RequestEntry, prompt: int | np.ndarray, workload: WorkloadSection, predicted: int
+) -> Request:
     return Request(
         f"r{i}" if entry.id is None else entry.id,
         prompt,

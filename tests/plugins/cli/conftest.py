@@ -63,6 +63,7 @@ class FakeEngine:
     """Rejects one request at the door, then does `act`."""
 
     act: Callable[[FakeEngine], None] = staticmethod(lambda engine: None)
+    executor = None
 
     def __init__(self, observers: list[Any]) -> None:
         self.observers = observers

@@ -61,6 +61,25 @@ def test_latencies(story: Any) -> None:
     assert {name: column(recorder, name) for name in expected} == expected
 
 
+class Numbers:
+    """Tokens are spoken as their numbers."""
+
+    def encode(self, text: str) -> np.ndarray:
+        raise AssertionError("nothing is encoded")
+
+    def decode(self, ids: Any) -> str:
+        return " ".join(str(one) for one in ids)
+
+
+def test_answers_are_text_where_the_executor_has_a_tokenizer(story: Any) -> None:
+    recorder = story.two_requests()
+    found = tables(recorder, tokenizer=Numbers())["requests"]
+    assert found.column_names == [*COLUMNS["requests"].split(), "output_text"]
+    assert found["output_text"].to_pylist() == ["7 8 9", "5"]
+    names = tables(recorder, tokens=False, tokenizer=Numbers())["requests"].column_names
+    assert names == COLUMNS["requests"].split()[:-2]
+
+
 def test_token_lists_can_be_left_out(story: Any) -> None:
     names = tables(story.two_requests(), tokens=False)["requests"].column_names
     assert names == COLUMNS["requests"].split()[:-2]

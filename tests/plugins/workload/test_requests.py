@@ -9,12 +9,24 @@ from typing import Any
 import numpy as np
 import pytest
 
+from interlock.core import Engine
 from interlock.core.config import EngineConfig
 from interlock.core.config_workload import WorkloadSection
 from interlock.core.errors import ConfigError
 from interlock.core.feed import Arrival, Cancel, Feed
 from interlock.core.request import Request, SamplingParams
+from interlock.plugins.run.recorder import Recorder
 from interlock.plugins.workload import build
+
+SAYS = """
+from interlock.executors.simulated.executor import Simulated
+
+class Says(Simulated):
+    class tokenizer:
+        @staticmethod
+        def encode(text):
+            return [ord(one) for one in text]
+"""
 
 
 def feed(*entries: dict[str, Any], **workload: Any) -> Feed:
@@ -63,6 +75,32 @@ def test_text_is_refused_in_one_line_that_names_its_key() -> None:
         EngineConfig.load(mapping).build_feed()
     where = "configuration: workload.requests.1.text: "
     assert str(caught.value) == f"{where}found text, allowed: prompt, because the executor has no tokenizer"
+
+
+class Letters:
+    """A token for each letter."""
+
+    def encode(self, text: str) -> np.ndarray:
+        return np.array([ord(one) for one in text], np.int32)
+
+    def decode(self, ids: Any) -> str:
+        return "".join(map(chr, ids))
+
+
+def test_text_is_encoded_by_the_executor_s_tokenizer() -> None:
+    mapping = {"policies": [], "workload": {"requests": [{"text": "hé"}, {"text": ""}]}}
+    found = EngineConfig.load(mapping).build_feed(Letters()).due(0, 0, [])
+    first, second = (one.request for one in found if isinstance(one, Arrival))
+    assert first.prompt_ids().tolist() == [104, 233]
+    assert second.prompt_tokens == 0, "which the engine rejects as an empty prompt"
+
+
+def test_an_engine_takes_the_tokenizer_of_its_executor(tmp_path: Path) -> None:
+    (tmp_path / "says.py").write_text(SAYS)
+    mapping = {"policies": [], "executor": f"{tmp_path}/says.py:Says", "workload": {"requests": [{"text": "hello"}]}}
+    recorder = Recorder()
+    list(Engine.from_config(mapping, observers=[recorder]).run())
+    assert [one.prompt_tokens for one in recorder.finished] == [5]
 
 
 def test_max_tokens_is_the_workloads_unless_the_request_has_its_own() -> None:
