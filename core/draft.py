@@ -69,7 +69,7 @@ class Limits:
         self.group[list(group)] = True
         if state.rescued is not None:
             self._free(state.rescued, limits.max_num_batched_tokens)
-        self.whole = WorkKey.PROMPT_RECURRENT in group  # a chunk between its loops runs whole or not at all
+        self._state, self._in_loop = state, WorkKey.PROMPT_RECURRENT in group
 
     def _free(self, row: int, budget: int) -> None:
         """No restriction holds for the row that is being rescued; a budget of the plan's is for the others."""
@@ -86,14 +86,31 @@ class Limits:
 
     def tokens(self, rows: np.ndarray, pending: np.ndarray, total: int) -> np.ndarray:
         """What each row runs when they are served in this order out of `total`."""
-        return self.share(rows, self.wanted(rows, pending), total, whole=pending if self.whole else None)
+        return self.share(rows, self.wanted(rows, pending), total, least=self.least(rows, pending))
+
+    @property
+    def has_least(self) -> bool:
+        """Whether some rows may have to run more than one token at once."""
+        return self._in_loop or self._state.model.whole_prompts
+
+    def least(self, rows: np.ndarray, pending: np.ndarray) -> np.ndarray | None:
+        """The fewest tokens that each row may run, or none at all; None where one will do for everybody.
+
+        A chunk between its loops runs whole, and so does the prompt of a model that reads it in both directions.
+        """
+        if self._in_loop:
+            return pending
+        return self._state.whole_prompts(rows) if self._state.model.whole_prompts else None
 
     def wanted(self, rows: np.ndarray, pending: np.ndarray) -> np.ndarray:
         """What each row may run, the budget apart."""
-        if self.whole:
-            return pending if self.caps is None else np.where(self.caps[rows] < pending, 0, pending)
         tokens = np.minimum(pending, self.threshold) if self.threshold != _LARGE else pending
-        return tokens if self.caps is None else np.minimum(tokens, self.caps[rows])
+        least = self.least(rows, pending)
+        if least is not None:
+            tokens = np.maximum(tokens, least)
+        if self.caps is not None:
+            tokens = np.minimum(tokens, self.caps[rows])
+        return tokens if least is None else np.where(tokens < least, 0, tokens)
 
     def share(
         self,
@@ -102,18 +119,18 @@ class Limits:
         total: int,
         *,
         aside: np.ndarray | None = None,
-        whole: np.ndarray | None = None,
+        least: np.ndarray | None = None,
     ) -> np.ndarray:
         """What each row runs when they are served in this order out of `total` and the parts.
 
-        `aside`: tokens that are set aside for rows already. `whole`: rows run all of this or nothing.
+        `aside`: tokens that are set aside for rows already. `least`: rows run so much or nothing.
         """
         parts = self.parts
         if aside is not None:
             total -= int(aside.sum())
             parts = tuple((mask, limit - int(aside[mask[rows]].sum())) for mask, limit in parts)
-        if len(parts) > 1 or whole is not None:
-            return _one_by_one(rows, tokens, total, parts, whole)
+        if len(parts) > 1 or least is not None:
+            return _one_by_one(rows, tokens, total, parts, least)
         for mask, limit in parts:
             inside = mask[rows]
             tokens = tokens.copy()
@@ -126,15 +143,15 @@ def _one_by_one(
     tokens: np.ndarray,
     total: int,
     parts: tuple[tuple[np.ndarray, int], ...],
-    whole: np.ndarray | None,
+    least: np.ndarray | None,
 ) -> np.ndarray:
-    """Where parts overlap or rows run whole, each row is served in turn."""
+    """Where parts overlap or rows must run so much at once, each row is served in turn."""
     left = [limit for _, limit in parts]
     shared = np.zeros_like(tokens)
     for at, row in enumerate(rows.tolist()):
         mine = [number for number, (mask, _) in enumerate(parts) if mask[row]]
         given = max(min([int(tokens[at]), total, *(left[number] for number in mine)]), 0)
-        if whole is not None and given < whole[at]:
+        if least is not None and given < least[at]:
             continue
         shared[at] = given
         total -= given

@@ -29,13 +29,14 @@ from interlock.core.policy import Policy
 from interlock.core.progress import Progress
 from interlock.core.record import BoundaryRecord, Counts
 from interlock.core.request import FinishReason, Request
-from interlock.core.requirements import num_blocks, refuse_what_is_missing
+from interlock.core.requirements import fitted, refuse_what_is_missing
 from interlock.core.rules import Broken, check, check_again
 from interlock.core.settled import Settled
 from interlock.core.stack import Stack
 from interlock.core.state import State
 from interlock.core.stats import Stats
 from interlock.core.stretch import Stretches, foresee_blocks
+from interlock.core.text import tokenizer_of
 from interlock.core.view import View
 from interlock.core.waits import Waits
 
@@ -58,10 +59,10 @@ class Engine:
         feed: Feed | None = None,
         observers: Iterable[object] = (),
     ) -> None:
-        limits = config.engine
-        self.config, self.executor = config, executor
+        self.config = config = fitted(config, executor)
+        self.executor, limits = executor, config.engine
         refuse_what_is_missing(config, policies, executor)
-        self.state = State(limits, config.kv, num_blocks(config, executor), executor.capabilities.loops)
+        self.state = State(limits, config.kv, executor.capabilities)
         self.stack = Stack(policies, observers, repair=limits.on_violation == "repair", warn_s=limits.hook_warn_s)
         self.stack.attach(self.state.table)
         self.view = View(self.state)
@@ -102,10 +103,10 @@ class Engine:
         config = source if isinstance(source, EngineConfig) else EngineConfig.load(source, overrides=overrides)
         if policies is None:
             policies = config.build_policies()
-        feed = config.build_feed() if config.workload is not None else None
-        return cls(
-            config, policies, config.build_executor(), feed=feed, observers=[*config.build_plugins(), *observers]
-        )
+        executor = config.build_executor()
+        config = fitted(config, executor)
+        feed = config.build_feed(tokenizer_of(executor)) if config.workload is not None else None
+        return cls(config, policies, executor, feed=feed, observers=[*config.build_plugins(), *observers])
 
     # -- callers
 
@@ -344,6 +345,7 @@ class Engine:
                 ExecutorConfig(
                     limits.max_num_seqs, limits.max_num_batched_tokens, limits.max_model_len,
                     self.state.pool.num_blocks, self.state.pool.block_size, limits.prompt, limits.seed,
+                    self.clock.now_ns,
                 )
             )  # fmt: skip
             self.stack.tell("on_start", self.view)

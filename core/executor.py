@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -30,19 +30,27 @@ class Capability(StrEnum):
 class Capabilities:
     """What a backend can do.
 
-    `loops` is the depth of a looped model, 1 for a dense one. `mixes` lists the sets of work keys that one batch may
-    carry together; a set's subsets are allowed, too. `eos_token_ids` are the tokens that end an answer. `vocab_size`:
-    prompts whose ids are not below it are rejected.
+    * `loops`: depth of a looped model, 1 for a dense one
+    * `mixes`: sets of work keys that one batch may carry together; a set's subsets are allowed, too
+    * `eos_token_ids`: tokens that end an answer. `vocab_size`: prompts with ids that are not below it are rejected
+    * `whole_prompts`: each token of a prompt attends to all of it (prefix LM), so that it runs in one chunk, and one
+      longer than the budget is rejected
+    * `shares_prefixes`: the KV of a prefix depends on its tokens alone; otherwise there is no prefix caching
+    * `shares_outputs`: the KV of a token is the same whether it was decoded or stood in a prompt. Where decoded tokens
+      leave a loop early it is not, and only blocks of prompts are shared
     """
 
     features: frozenset[Capability] = frozenset()
     loops: int = 1
     eos_token_ids: tuple[int, ...] = (0,)
-    vocab_size: int | None = None
     max_model_len: int | None = None
     mixes: tuple[frozenset[WorkKey], ...] = (
         frozenset({WorkKey.PROMPT_ATOMIC, WorkKey.DECODE_ATOMIC, WorkKey.SPECULATIVE}),
     )
+    vocab_size: int | None = None
+    whole_prompts: bool = False
+    shares_prefixes: bool = True
+    shares_outputs: bool = True
 
     def can_mix(self, keys: frozenset[WorkKey]) -> bool:
         """Whether one batch may carry these work keys."""
@@ -51,7 +59,8 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class ExecutorConfig:
-    """The limits an executor is started with."""
+    """The limits an executor is started with. `now_ns`: the engine's clock, by which a backend in real time tells its
+    ends."""
 
     max_num_seqs: int
     max_num_batched_tokens: int
@@ -60,7 +69,7 @@ class ExecutorConfig:
     block_size: int
     prompt: str
     seed: int
-    extra: dict[str, object] = field(default_factory=dict)
+    now_ns: Callable[[], int]
 
 
 class Copy(NamedTuple):

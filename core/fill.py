@@ -92,11 +92,15 @@ class Room:
         return bool(self.draft.limits.group[self.state.table.work[row]])
 
     def _would_run_now(self, row: int, pending: int) -> int:
-        """What the row would run now; a chunk between its loops whole or not at all."""
-        limits = self.draft.limits
-        cap = pending if limits.caps is None else int(limits.caps[row])
-        tokens = self.budget.offer(row, min(pending, cap) if limits.whole else min(pending, limits.threshold, cap))
-        return 0 if limits.whole and tokens < pending else tokens
+        """What the row would run now; less than it has to run at once is nothing."""
+        limits, rows = self.draft.limits, np.array([row])
+        if not limits.has_least:
+            cap = pending if limits.caps is None else int(limits.caps[row])
+            return self.budget.offer(row, min(pending, limits.threshold, cap))
+        wanted = np.array([pending])
+        least = limits.least(rows, wanted)
+        tokens = self.budget.offer(row, int(limits.wanted(rows, wanted)[0]))
+        return 0 if least is not None and tokens < least[0] else tokens
 
     def fits(self, size: Size) -> bool:
         """Whether slot, tokens and blocks are all there."""
@@ -197,8 +201,12 @@ def chained(state: State, rows: np.ndarray, start: np.ndarray) -> tuple[np.ndarr
 
 
 def _publish_prompt(draft: Draft, row: int, holder: int, first: int, end: int) -> None:
-    """Publish blocks `first` to `end` of a row's known context."""
+    """Publish blocks `first` to `end` of a row's known context; of its prompt, where outputs are not shared."""
     state = draft.state
+    if not state.model.shares_outputs:
+        end = min(end, int(state.table.prompt_tokens[row]) // state.pool.block_size)
+        if end <= first:
+            return
     keys, chain = state.keys_of(row), state.entries[row].chain
     assert chain is not None
     draft.chains.append((holder, chain[end - 1]))
@@ -270,11 +278,13 @@ class Fill:
         draft, table = self.draft, self.state.table
         self.room.budget = Budget(draft.limits)
         wanted = dict(zip(draft.walk.rows.tolist(), draft.walk.tokens.tolist(), strict=True))
+        least = draft.limits.least(draft.walk.rows, self.state.pending(draft.walk.rows))
+        needed = {} if least is None else dict(zip(draft.walk.rows.tolist(), least.tolist(), strict=True))
         served: dict[int, int] = {}
         for row in order.tolist():
             if row in wanted:
                 tokens = self.room.budget.offer(row, wanted[row])
-                served[row] = 0 if draft.limits.whole and tokens < wanted[row] else tokens
+                served[row] = 0 if tokens < needed.get(row, 0) else tokens
                 self.room.budget.spend(row, served[row])
             elif self.open and table.slot[row] < 0:
                 self.consider(row)

@@ -305,8 +305,9 @@ class GivingWay:
         room = np.minimum(limits.wanted(sequence, self.state.pending(sequence)), np.maximum(held, 0))
         wanted = np.where(inside, np.where(table.slot[sequence] >= 0, np.maximum(sized, room), sized), 0)
         aside = np.array([row in sizes and sizes[row].runs for row in sequence.tolist()], np.int64)
-        if limits.whole:
-            tokens = limits.share(sequence, wanted, limits.total, whole=self.state.pending(sequence))
+        least = limits.least(sequence, self.state.pending(sequence))
+        if least is not None:
+            tokens = limits.share(sequence, wanted, limits.total, least=least)
         else:
             tokens = aside + limits.share(sequence, np.maximum(wanted - aside, 0), limits.total, aside=aside)
         return dict(zip(sequence.tolist(), tokens.tolist(), strict=True))

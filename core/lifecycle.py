@@ -13,7 +13,14 @@ from interlock.core.feed import Arrival
 from interlock.core.handle import Handle
 from interlock.core.proposals import Retention
 from interlock.core.record import BoundaryRecord, Outcome, Preempted, Transition
-from interlock.core.request import TRANSITIONS, FinishReason, PreemptMode, Request, RequestStatus
+from interlock.core.request import (
+    TRANSITIONS,
+    FinishReason,
+    PreemptMode,
+    Request,
+    RequestStatus,
+    SyntheticPrompt,
+)
 from interlock.core.stack import Stack
 from interlock.core.state import Entry, State
 from interlock.core.view import View
@@ -345,12 +352,27 @@ def validate(request: Request, state: State) -> str | None:
         return "duplicate_id"
     if prompt > limits.max_model_len - 1:
         return f"exceeds_context: {prompt} prompt tokens and one more, max_model_len is {limits.max_model_len}"
+    if state.model.whole_prompts and prompt > limits.max_num_batched_tokens:
+        budget = limits.max_num_batched_tokens
+        return f"exceeds_budget: {prompt} prompt tokens have to run at once, max_num_batched_tokens is {budget}"
+    vocabulary = state.model.vocab_size
+    if vocabulary is not None and (stranger := _stranger(request, vocabulary)) is not None:
+        return f"unknown_token: {stranger} is not in the vocabulary of {vocabulary} tokens"
     need = -(-(prompt + max(output_limit(request, state), 1) - 1) // pool.block_size)
     if need > pool.num_blocks:
         return f"never_fits: needs {need} blocks, the pool has {pool.num_blocks}"
     if limits.max_waiting is not None and len(state.waiting) >= limits.max_waiting:
         return f"queue_full: {len(state.waiting)} wait, max_waiting is {limits.max_waiting}"
     return None
+
+
+def _stranger(request: Request, vocabulary: int) -> int | None:
+    """The first id that a written-out prompt has and the model does not know. Synthetic ids are folded by a model."""
+    if isinstance(request.prompt, int | np.integer | SyntheticPrompt):
+        return None
+    ids = request.prompt_ids()
+    wrong = (ids < 0) | (ids >= vocabulary)
+    return int(ids[wrong.argmax()]) if wrong.any() else None
 
 
 def output_limit(request: Request, state: State) -> int:

@@ -58,7 +58,7 @@ def _one_loop(state: State, rows: np.ndarray, exits: np.ndarray) -> None:
     _after_chunk(state, rows[exits & prompt], WorkKey.PROMPT_PRELUDE)
     decoded = exits & ~prompt
     table.work[rows[decoded]] = WorkKey.DECODE_CODA
-    if state.kv.enable_prefix_caching:
+    if state.kv.enable_prefix_caching and state.model.shares_outputs:
         # A decode's last loop is known only now, so its block is published here; a prompt's was when it was planned.
         at = ~prompt[exits] & ((start + 1) % state.pool.block_size == 0)
         if at.any():

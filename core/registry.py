@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from interlock.core.config_errors import one_line, show
-from interlock.core.errors import ConfigError, nearest
+from interlock.core.errors import ConfigError, MissingExtra, nearest
 
 GROUPS = ("policies", "executors", "plugins", "drafters", "connectors")
 """The kinds of plugin. The entry-point group of each is `interlock.` and its name."""
@@ -65,6 +65,8 @@ class Entry:
         try:
             return self._point.load()
         except (Exception, SystemExit) as error:
+            if isinstance(error, ModuleNotFoundError) and self._point.extras:
+                raise MissingExtra(who, self._point.extras[0]) from None
             raise ConfigError(f"{who} cannot be imported: {_why(error)}") from error
 
 

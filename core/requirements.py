@@ -4,23 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from interlock.core.config import EngineConfig
+from interlock.core.config import EngineConfig, EngineSection
 from interlock.core.errors import ConfigError
 from interlock.core.executor import Executor
 from interlock.core.policy import Policy
 
+_DEFAULT_LENGTH = EngineSection().max_model_len
 
-def num_blocks(config: EngineConfig, executor: Executor) -> int:
-    """The size of the pool; `auto` is the executor's to say."""
-    if isinstance(config.kv.num_blocks, int):
-        return config.kv.num_blocks
+
+def fitted(config: EngineConfig, executor: Executor) -> EngineConfig:
+    """The configuration with what it leaves to the backend: `kv.num_blocks: auto`, and a default context length.
+
+    A `max_model_len` that is the default is cut to the model's own; another that is beyond it is refused. Where no
+    prefix can be shared there is no prefix caching.
+    """
+    longest = executor.capabilities.max_model_len or config.engine.max_model_len
+    if longest < config.engine.max_model_len == _DEFAULT_LENGTH:
+        config = config.model_copy(update={"engine": config.engine.model_copy(update={"max_model_len": longest})})
+    elif longest < config.engine.max_model_len:
+        raise ConfigError(
+            f"{config.origin}: engine.max_model_len: found {config.engine.max_model_len}, "
+            f"allowed: at most {longest}, the model's own"
+        )
+    kv: dict[str, object] = {}
+    if not isinstance(config.kv.num_blocks, int):
+        kv["num_blocks"] = _auto_blocks(config, executor)
+    if not executor.capabilities.shares_prefixes:
+        kv["enable_prefix_caching"] = False
+    return config.model_copy(update={"kv": config.kv.model_copy(update=kv)}) if kv else config
+
+
+def _auto_blocks(config: EngineConfig, executor: Executor) -> int:
     size = getattr(executor, "auto_blocks", None)
     if size is None:
         name = config.executor.name
         raise ConfigError(
             f"{config.origin}: kv.num_blocks: found 'auto', which executor {name!r} cannot size; allowed: a number"
         )
-    return int(size(config.kv.block_size))
+    return int(size(config.kv.block_size, config.engine))
 
 
 def refuse_what_is_missing(config: EngineConfig, policies: Sequence[Policy], executor: Executor) -> None:
@@ -47,9 +68,3 @@ def refuse_what_is_missing(config: EngineConfig, policies: Sequence[Policy], exe
             raise ConfigError(f"{config.origin}: policy {policy.title}: {what}") from error
         if why is not None:
             raise ConfigError(f"{config.origin}: policy {policy.title}: {why}")
-    longest = capabilities.max_model_len
-    if longest is not None and config.engine.max_model_len > longest:
-        raise ConfigError(
-            f"{config.origin}: engine.max_model_len: found {config.engine.max_model_len}, "
-            f"allowed: at most {longest}, the model's own"
-        )

@@ -14,11 +14,12 @@ from interlock.core.errors import ExecutorError
 from interlock.core.queues import WaitingQueue
 from interlock.core.request import Request, RequestStatus
 from interlock.core.table import SECONDS, RequestTable, read_only
-from interlock.core.work import Operation, WorkKey
+from interlock.core.work import IS_PROMPT, Operation, WorkKey
 
 if TYPE_CHECKING:
     from interlock.core.batch import Ticket
     from interlock.core.config import EngineSection, KVSection
+    from interlock.core.executor import Capabilities
     from interlock.core.handle import Handle
 
 _PROMPT_RECURRENT, _CODA = int(WorkKey.PROMPT_RECURRENT), int(WorkKey.DECODE_CODA)
@@ -64,11 +65,13 @@ class Faces:
 class State:
     """The request table, the pool, who waits, who is active, and the clock."""
 
-    def __init__(self, limits: EngineSection, kv: KVSection, num_blocks: int, loops: int = 1) -> None:
-        self.limits, self.kv = limits, kv
-        self.loops = loops  # depth of a looped model, 1 for a dense one
+    def __init__(self, limits: EngineSection, kv: KVSection, model: Capabilities) -> None:
+        """`kv.num_blocks` is a number by now."""
+        assert isinstance(kv.num_blocks, int)
+        self.limits, self.kv, self.model = limits, kv, model
+        self.loops = model.loops  # depth of a looped model, 1 for a dense one
         self.table = RequestTable()
-        self.pool = BlockPool(num_blocks, kv.block_size, -(-limits.max_model_len // kv.block_size))
+        self.pool = BlockPool(kv.num_blocks, kv.block_size, -(-limits.max_model_len // kv.block_size))
         self.hash = PrefixHash(kv.block_size)
         self.waiting = WaitingQueue()
         self.active = np.empty(0, np.intp)
@@ -293,6 +296,12 @@ class State:
         fresh = not self.table.blocks[row] and not self.table.host[row]
         return int(self.pending(row)) - (len(hits) * self.pool.block_size if fresh else 0)
 
+    def whole_prompts(self, rows: np.ndarray) -> np.ndarray:
+        """The fewest tokens that each row may run at once on a model whose prompts attend to their end. int64."""
+        table = self.table
+        fresh = IS_PROMPT[table.work[rows]] & (table.computed[rows] == 0)
+        return np.where(fresh, table.prompt_tokens[rows].astype(np.int64), 1)
+
     def would_fit(self, row: int, without: tuple[int, ...]) -> bool:
         """Whether a waiting row could enter now, and run a token, if the rows `without` had given way."""
         rest = self.active[~np.isin(self.active, without)]
@@ -304,6 +313,8 @@ class State:
             room -= self.watermark
         hits = self.hits(row)
         tokens = min(self.left_to_run(row, hits), self.limits.max_num_batched_tokens - taken)
+        if self.model.whole_prompts and tokens < self.whole_prompts(np.array([row]))[0]:
+            return False
         return slots > 0 and tokens > 0 and self.admission_need(row, hits, tokens, without) <= room
 
     def _next_walk(self, rows: np.ndarray) -> tuple[int, np.ndarray]:

@@ -46,6 +46,14 @@ class Load(NamedTuple):
         return self._replace(context_tokens=self.context_tokens + runs * self.decode_tokens)
 
 
+def forward(prompt_tokens: int, decode_rows: int, context_tokens: int) -> Load:
+    """The load of a FORWARD of this size, the prompt taken as one whole prompt."""
+    attention = prompt_tokens * (prompt_tokens + 1) / 2
+    prompts = 1 if prompt_tokens else 0
+    sampled = decode_rows + prompts
+    return Load(Operation.FORWARD, prompt_tokens, decode_rows, context_tokens, attention, prompts, sampled)
+
+
 class CostModel(Protocol):
     """Seconds of model calls. A pure function of the load."""
 

@@ -13,7 +13,7 @@ from interlock.core.errors import ExecutorError
 from interlock.core.executor import Capabilities, Capability, Copy, ExecutorConfig
 from interlock.core.request import PreemptMode, Request
 from interlock.core.work import Operation, WorkKey
-from interlock.executors.costs.cost import Load
+from interlock.executors.costs.cost import Load, forward
 from interlock.executors.costs.timing import VirtualTime
 from interlock.executors.simulated.options import SimulatedOptions
 from interlock.executors.simulated.rows import EOS, Rows
@@ -45,6 +45,14 @@ class Simulated:
         self._seed, self._block_size = 0, 16
         self._out: list[BatchResult] = []
         self._reset()
+
+    @classmethod
+    def conformance(cls, options: Mapping[str, Any], loops: int, exits: Sequence[int]) -> dict[str, Any]:
+        """The options with which the conformance suite runs a model of this depth, exits going through `exits`."""
+        plain = {"cost": {"constant": {"step_s": 1.0}}, **options}
+        if loops > 1:
+            plain["model"] = {"loops": loops, "exit": {"trace": list(exits) or [loops]}}
+        return plain
 
     @property
     def capabilities(self) -> Capabilities:
@@ -99,12 +107,7 @@ class Simulated:
 
     def step_s(self, prompt_tokens: int, decode_rows: int, context_tokens: int) -> float:
         """Seconds of a FORWARD of this size, the prompt taken as one whole prompt."""
-        attention = prompt_tokens * (prompt_tokens + 1) / 2
-        prompts = 1 if prompt_tokens else 0
-        load = Load(
-            Operation.FORWARD, prompt_tokens, decode_rows, context_tokens, attention, prompts, decode_rows + prompts
-        )
-        return self._cost.step_s(load)
+        return self._cost.step_s(forward(prompt_tokens, decode_rows, context_tokens))
 
     def stop(self) -> None:
         """Release everything. Idempotent."""

@@ -83,15 +83,6 @@ class Scenario:
         awaited = max((request.get("cancel_at_step", 0) for request in self.requests), default=0)
         return self.work * (len(self.requests) + 1) + awaited + len(self.faults.fails)
 
-    def executor(self, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The section `executor`. Only the simulated one can be of any depth."""
-        if name != "simulated":
-            return {name: dict(options)}
-        plain = {"cost": {"constant": {"step_s": 1.0}}, **options}
-        if self.loops > 1:
-            plain["model"] = {"loops": self.loops, "exit": {"trace": list(self.exits) or [self.loops]}}
-        return {name: plain}
-
     def config(self, stack: list[dict[str, Any]], executor: dict[str, Any]) -> dict[str, Any]:
         """A configuration that `interlock run` accepts, the faults aside."""
         policies = stack if self.mode is None else [*stack, {MODE: {"mode": self.mode}}]
@@ -105,7 +96,9 @@ class Scenario:
 
     def shown(self, stack: list[dict[str, Any]], executor: dict[str, Any], check: str, file: str) -> dict[str, Any]:
         """The configuration with an observer that repeats `check` at the end of the run. `file`: where it will be."""
-        options = {"check": check, "file": file, **({"faults": self.faults.plain()} if self.faults.plain() else {})}
+        looped = {"loops": self.loops, "exits": list(self.exits)} if self.loops > 1 else {}
+        faults = {"faults": self.faults.plain()} if self.faults.plain() else {}
+        options = {"check": check, "file": file, **looped, **faults}
         return {**self.config(stack, executor), "plugins": [{_SHOW: options}]}
 
     @classmethod
@@ -114,13 +107,10 @@ class Scenario:
         stack, mode = list(config["policies"]), None
         if MODE in stack[-1]:
             mode = str(stack.pop()[MODE]["mode"])
-        ((name, options),) = config["executor"].items()
-        model = options.get("model", {}) if name == "simulated" else {}
-        shows = [item[_SHOW] for item in config.get("plugins", []) if _SHOW in item]
-        faults: dict[str, Any] = shows[0].get("faults", {}) if shows else {}
+        shows: list[dict[str, Any]] = [item[_SHOW] for item in config.get("plugins", []) if _SHOW in item]
+        told = shows[0] if shows else {}
         scenario = cls(
-            tuple(config["workload"]["requests"]), config["engine"], config["kv"], model.get("loops", 1),
-            tuple(model.get("exit", {}).get("trace", ())), mode, Faults.read(faults),
+            tuple(config["workload"]["requests"]), config["engine"], config["kv"], told.get("loops", 1),
+            tuple(told.get("exits", ())), mode, Faults.read(told.get("faults", {})),
         )  # fmt: skip
-        own = {key: value for key, value in options.items() if key != "model"} if name == "simulated" else options
-        return scenario, stack, {name: own}
+        return scenario, stack, dict(config["executor"])

@@ -18,13 +18,18 @@ class Show:
     """Repeats one check on the configuration that it stands in, when the run is over, and fails as it fails."""
 
     class Options(BaseModel):
-        """`check`: its name. `file`: the configuration, relative to itself. `faults`: what goes wrong besides."""
+        """`check`: its name. `file`: the configuration, relative to itself. `faults`: what goes wrong besides.
+
+        `loops` and `exits`: as in `Scenario`.
+        """
 
         model_config = ConfigDict(extra="forbid", frozen=True)
 
         check: str
         file: Path
         faults: dict[str, Any] = {}
+        loops: int = 1
+        exits: tuple[int, ...] = ()
 
     def __init__(self, options: Options) -> None:
         config = read_file(options.file).data

@@ -88,7 +88,8 @@ def _request(draw: st.DrawFn, number: int, size: int, shared: int) -> dict[str, 
     length = max(draw(st.integers(0, 5)) * size + draw(st.sampled_from((1, 0, -1, 2))), 1)
     if draw(st.integers(0, 49)) == 49:
         length = 0
-    prompt = [1 + at if at < shared else 100 * (number + 1) + at for at in range(length)]
+    # Ids that any model knows; past the shared part no two prompts have the same one in the same place.
+    prompt = [1 + (at if at < shared else 37 * (number + 1) + at) % 250 for at in range(length)]
     own: dict[str, Any] = {
         "id": "abcdefgh"[number],
         "arrival": float(draw(st.sampled_from((0, 0, 1, 2, 3, 5, 8)))),

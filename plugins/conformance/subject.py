@@ -53,6 +53,7 @@ class Subject:
         self.executor_options = dict(options or {})
         self._config = EngineConfig.load({"policies": [], "executor": {executor: self.executor_options}})
         self._feed = find("plugins", "workload").obj
+        self._executor_class = find("executors", executor, base=self._config.base).obj
         self.refusals: dict[tuple[int, str], str] = {}
         self.shapes = tuple(shape for shape in SHAPES if self._accepts(*shape))
         if not self.shapes:
@@ -109,8 +110,14 @@ class Subject:
         return expected
 
     def section(self, scenario: Scenario) -> dict[str, Any]:
-        """The section `executor` of this scenario's configuration."""
-        return scenario.executor(self.executor_name, self.executor_options)
+        """The section `executor` of this scenario's configuration. Raises ConfigError for a depth that it has not."""
+        own = getattr(self._executor_class, "conformance", None)
+        options: Mapping[str, Any] | None = self.executor_options if scenario.loops == 1 else None
+        if own is not None:
+            options = own(self.executor_options, scenario.loops, scenario.exits)
+        if options is None:
+            raise ConfigError(f"executor {self.executor_name!r} has no model of depth {scenario.loops}")
+        return {self.executor_name: dict(options)}
 
     def engine(
         self, scenario: Scenario, observers: Iterable[object] = (), stack: Sequence[Policy] | None = None
@@ -141,8 +148,6 @@ class Subject:
         return self._config.model_copy(update=sections)
 
     def _accepts(self, loops: int, prompt: str) -> bool:
-        if loops > 1 and self.executor_name != "simulated":
-            return False
         scenario = Scenario(({"prompt": 1, "max_tokens": 1},), {"prompt": prompt, "max_model_len": 8}, {}, loops)
         try:
             self.engine(scenario)

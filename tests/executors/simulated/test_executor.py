@@ -28,7 +28,7 @@ PROMPT = 8
 
 def started(options: dict[str, Any] | None = None, seed: int = 0) -> Simulated:
     executor = Simulated(options)
-    executor.start(ExecutorConfig(64, 2048, 8192, 4096, 16, "atomic", seed))
+    executor.start(ExecutorConfig(64, 2048, 8192, 4096, 16, "atomic", seed, lambda: 0))
     return executor
 
 
