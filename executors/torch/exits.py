@@ -23,8 +23,8 @@ class Exits:
         self._trace = np.array(options.trace, np.int64) if options.trace else None
         self.early = self._trace is not None
         """Whether a token may leave before the whole depth."""
-        self._survival = np.ones(0)
-        self._due = np.zeros(0, bool)  # delayed: leaves at the next loop
+        self._survival = np.ones((2, 0))  # by the parity of the loops behind a token, so that a loop can be run again
+        self._due = np.zeros((2, 0), bool)  # delayed: leaves at the next loop
         self._settings = np.zeros((0, 3))  # threshold, min_loops, max_loops
         self._depths: dict[int, list[int]] = {}
 
@@ -43,7 +43,7 @@ class Exits:
 
     def begin(self, rows: np.ndarray) -> None:
         """A token of each of these rows enters the loop."""
-        self._survival[rows], self._due[rows] = 1.0, False
+        self._survival[0, rows], self._due[0, rows] = 1.0, False
 
     def leave(self, rows: np.ndarray, outputs: np.ndarray, loop: np.ndarray, gate: np.ndarray | None) -> np.ndarray:
         """Which rows leave after the loop they have just run, bool (n,).
@@ -53,18 +53,19 @@ class Exits:
         """
         done = loop + 1
         threshold, least, most = self._settings[rows].T
-        survival = self._survival[rows]
+        here, there = (loop % 2, rows), (done % 2, rows)
+        survival = self._survival[here]
         if self._trace is not None:
             left = ExitRule.trace(done, self._trace[outputs % len(self._trace)], self._loops)
         elif gate is None:
             left = done >= most
         elif self._options.delayed:
-            told = ExitRule.delayed(survival, self._due[rows], gate, done, least, most, threshold)
-            self._survival[rows], self._due[rows], left = told
+            told = ExitRule.delayed(survival, self._due[here], gate, done, least, most, threshold)
+            self._survival[there], self._due[there], left = told
         else:
-            self._survival[rows], left = ExitRule.update(survival, gate, done, least, most, threshold)
-        for row, depth in zip(rows[left].tolist(), done[left].tolist(), strict=True):
-            self._depths[row].append(int(depth))
+            self._survival[there], left = ExitRule.update(survival, gate, done, least, most, threshold)
+        for row, output, depth in zip(rows[left].tolist(), outputs[left].tolist(), done[left].tolist(), strict=True):
+            self._depths[row][output - 1 :] = [depth]
         return np.asarray(left)
 
     def depth_of(self, row: int, first: int, count: int) -> np.ndarray:
@@ -84,11 +85,11 @@ class Exits:
         return output == len(self._depths[row])
 
     def _grow(self, count: int) -> None:
-        if count <= len(self._survival):
+        if count <= len(self._settings):
             return
-        missing = max(count, 2 * len(self._survival)) - len(self._survival)
-        self._survival = np.concatenate([self._survival, np.ones(missing)])
-        self._due = np.concatenate([self._due, np.zeros(missing, bool)])
+        missing = max(count, 2 * len(self._settings)) - len(self._settings)
+        self._survival = np.concatenate([self._survival, np.ones((2, missing))], axis=1)
+        self._due = np.concatenate([self._due, np.zeros((2, missing), bool)], axis=1)
         self._settings = np.concatenate([self._settings, np.zeros((missing, 3))])
 
 

@@ -1,4 +1,4 @@
-"""Runs the operations of a looped model, and keeps the rows that it carries between them."""
+"""Runs the operations of a looped model."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from interlock.core.batch import Batch
 from interlock.core.request import Request
 from interlock.core.work import Operation
 from interlock.executors.torch.cache import PagedCache
+from interlock.executors.torch.carried import Carried
 from interlock.executors.torch.exits import Exits
 from interlock.executors.torch.inputs import InputMaker, Inputs
 from interlock.executors.torch.models.looped import LoopedModel
@@ -23,14 +24,12 @@ from interlock.executors.torch.timing import Watch
 class LoopedRunner:
     """PRELUDE, RECURRENT and CODA as separate calls, and FORWARD for atomic prompts: all of them in one.
 
-    A decode token's carried row, and that of a prompt's last token, lies in a slab by table row; a chunk of prompt that
-    is between its loops has a tensor of its own. Both outlive suspension.
+    Running a batch again, because its result was lost, gives the same.
     """
 
     def __init__(self, model: LoopedModel, cache: PagedCache, rows: Rows, maker: InputMaker, exits: Exits) -> None:
         self._model, self._cache, self._rows, self._maker, self._exits = model, cache, rows, maker, exits
-        self._slab = cache.recurrent.new_zeros((0, model.shape.carried))
-        self._chunks: dict[int, Tensor] = {}
+        self._carried = Carried(model.shape.carried, cache.recurrent)
 
     def runs(self, batch: Batch) -> int:
         """Each operation of a looped model comes back to the engine."""
@@ -47,47 +46,48 @@ class LoopedRunner:
             self._prelude(batch)
         else:
             self._forward(batch)
-        if self._slab.device.type == "cuda":
-            torch.cuda.synchronize(self._slab.device)
+        if self._cache.recurrent.is_cuda:
+            torch.cuda.synchronize(self._cache.recurrent.device)
         watch.ran()
         return tokens, exits
 
     def welcome(self, row: int, request: Request) -> None:
         """The row belongs to this request now."""
         self._exits.welcome(row, request)
-        if row >= len(self._slab):
-            grown = self._slab.new_zeros(2 * (row + 1), self._model.shape.carried)
-            grown[: len(self._slab)] = self._slab
-            self._slab = grown
 
     def drop(self, row: int) -> None:
         """The chunk between its loops, if there is one."""
-        self._chunks.pop(row, None)
+        self._carried.drop(row)
 
     # -- the operations
 
     def _prelude(self, batch: Batch) -> None:
         inputs = self._inputs(batch)
         self._exits.begin(batch.rows)
-        self._store(batch, inputs, self._enter(batch, inputs))
+        self._carried.store(batch, self._enter(batch, inputs), np.zeros(len(batch), np.int64))
 
     def _recurrent(self, batch: Batch) -> np.ndarray:
         """One loop for each row at its own depth. Returns who leaves."""
         inputs = self._inputs(batch)
-        hidden, gate = self._loop(batch, inputs, self._load(batch, inputs), batch.loop)
-        self._store(batch, inputs, hidden)
-        left = batch.loop + 1 >= self._model.shape.loops
+        hidden, gate = self._loop(batch, inputs, self._carried.load(batch, batch.loop), batch.loop)
+        done = batch.loop + 1
+        self._carried.store(batch, hidden, done)
+        left = done >= self._model.shape.loops
         decode = np.flatnonzero(~batch.is_prompt)
         if len(decode):
             left[decode] = self._leave(batch, inputs, decode, gate)
+            gone = decode[left[decode]]
+            if len(gone):
+                self._carried.out(batch.rows[gone], done[gone])
         whole = np.flatnonzero(left & batch.is_prompt)
         if len(whole):
-            self._end_chunks(batch, whole)
+            self._end_chunks(_part(batch, whole), done[whole])
         return np.asarray(left)
 
     def _coda(self, batch: Batch) -> np.ndarray:
         inputs = self._inputs(batch)
-        states = self._model.coda(self._load(batch, inputs), inputs.positions, self._cache.kv, inputs.paged)
+        hidden = self._carried.load_out(batch.rows)
+        states = self._model.coda(hidden, inputs.positions, self._cache.kv, inputs.paged)
         chosen = choose(self._model.logits(states), batch.rows, batch.start + 1, self._rows)
         return np.asarray(chosen.to("cpu", torch.int32).numpy())
 
@@ -98,8 +98,7 @@ class LoopedRunner:
         hidden = self._enter(batch, inputs)
         for depth in range(self._model.shape.loops):
             hidden, _ = self._loop(batch, inputs, hidden, np.full(len(batch), depth))
-        self._write_coda(inputs, hidden)
-        self._slab[self._maker.move(batch.rows.astype(np.int64))] = hidden[inputs.last]
+        self._leave_prompts(batch, inputs, hidden)
 
     # -- their parts
 
@@ -164,38 +163,15 @@ class LoopedRunner:
             at = self._maker.move(places[early])
             self._cache.spread(inputs.paged.slots[at], self._maker.move(depths[early]))
 
-    def _end_chunks(self, batch: Batch, places: np.ndarray) -> None:
-        """Chunks that ran their last loop: their coda layers' KV is written, and only the last row is carried on."""
-        if self._model.shape.coda_layers:
-            inputs = self._inputs(_part(batch, places))
-            hidden = torch.cat([self._chunks[row] for row in batch.rows[places].tolist()])
-            self._write_coda(inputs, hidden)
-        for row in batch.rows[places].tolist():
-            self._slab[row] = self._chunks.pop(row)[-1]
+    def _end_chunks(self, chunks: Batch, depth: np.ndarray) -> None:
+        """These chunks ran their last loop."""
+        self._leave_prompts(chunks, self._inputs(chunks), self._carried.load(chunks, depth))
 
-    def _write_coda(self, inputs: Inputs, hidden: Tensor) -> None:
+    def _leave_prompts(self, batch: Batch, inputs: Inputs, hidden: Tensor) -> None:
+        """Later tokens attend to a prompt in the coda's layers, too; only its last token is carried on."""
         if self._model.shape.coda_layers:
             self._model.coda(hidden, inputs.positions, self._cache.kv, inputs.paged)
-
-    # -- carried rows
-
-    def _load(self, batch: Batch, inputs: Inputs) -> Tensor:
-        """The carried rows of the batch's tokens, (T, carried)."""
-        prompt = batch.is_prompt
-        if not prompt.any():
-            return self._slab[self._maker.move(batch.rows.astype(np.int64))]
-        rows = zip(batch.rows.tolist(), prompt.tolist(), strict=True)
-        return torch.cat([self._chunks[row] if chunk else self._slab[row, None] for row, chunk in rows])
-
-    def _store(self, batch: Batch, inputs: Inputs, hidden: Tensor) -> None:
-        prompt, ends = batch.is_prompt, np.cumsum(batch.tokens)
-        decode = np.flatnonzero(~prompt)
-        if len(decode):
-            self._slab[self._maker.move(batch.rows[decode].astype(np.int64))] = hidden[
-                self._maker.move(ends[decode] - 1)
-            ]
-        for at in np.flatnonzero(prompt).tolist():
-            self._chunks[int(batch.rows[at])] = hidden[int(ends[at] - batch.tokens[at]) : int(ends[at])]
+        self._carried.keep_last(batch.rows, hidden[inputs.last], self._model.shape.loops)
 
 
 def _part(batch: Batch, places: np.ndarray) -> Batch:
