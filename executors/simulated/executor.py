@@ -49,10 +49,9 @@ class Simulated:
     @classmethod
     def conformance(cls, options: Mapping[str, Any], loops: int, exits: Sequence[int]) -> dict[str, Any]:
         """The options with which the conformance suite runs a model of this depth, exits going through `exits`."""
-        plain = {"cost": {"constant": {"step_s": 1.0}}, **options}
-        if loops > 1:
-            plain["model"] = {"loops": loops, "exit": {"trace": list(exits) or [loops]}}
-        return plain
+        model = {"model": {"loops": loops, "exit": {"trace": list(exits) or [loops]}}} if loops > 1 else {}
+        own = {name: value for name, value in options.items() if name != "model"}
+        return {"cost": {"constant": {"step_s": 1.0}}, **own, **model}
 
     @property
     def capabilities(self) -> Capabilities:

@@ -50,7 +50,7 @@ class PagedCache:
 
     def offload(self, device: np.ndarray, host: np.ndarray) -> None:
         """Copy these blocks to these places on the host."""
-        self._reserve(int(host.max()) + 1)
+        self._reserve(int(host.max(initial=-1)) + 1)
         for here, there in zip(self._parts, self._host, strict=True):
             for block, place in zip(device.tolist(), host.tolist(), strict=True):
                 there[place].copy_(here[:, :, :, block], non_blocking=True)

@@ -77,11 +77,14 @@ class Torch:
         virtual time. None for a depth that there is no model of.
         """
         plain = {"dtype": "float64", "cost": {"constant": {"step_s": 1.0}}, **options}
+        if options.get("model", _TINY_LOOPED) != _TINY_LOOPED:
+            return plain if loops == 1 else None
+        own = {name: value for name, value in plain.items() if name not in ("model", "exit")}
         if loops == 1:
-            return plain
-        if "model" in options or loops != open_checkpoint(_TINY_LOOPED, Path(".")).config["total_ut_steps"]:
+            return own
+        if loops != open_checkpoint(_TINY_LOOPED, Path(".")).config["total_ut_steps"]:
             return None
-        return {"model": _TINY_LOOPED, "exit": {"trace": list(exits) or [loops]}, **plain}
+        return {**own, "model": _TINY_LOOPED, "exit": {"trace": list(exits) or [loops]}}
 
     @property
     def capabilities(self) -> Capabilities:

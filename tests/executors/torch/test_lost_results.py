@@ -59,5 +59,5 @@ def test_lost_results_change_no_answer(model: str, prompt: str, policies: list[A
             pass
         answers.append([handle.token_ids for handle in handles])
     assert isinstance(executor, Lossy)
-    assert executor.lost > 3
+    assert executor.lost
     assert answers[0] == answers[1]
