@@ -26,6 +26,7 @@ from interlock.core.lifecycle import Lifecycle
 from interlock.core.stack import Stack
 from interlock.core.state import State
 from interlock.core.table import RequestTable
+from interlock.executors.costs.timing import VirtualTime
 from interlock.executors.simulated.executor import Simulated
 from interlock.executors.simulated.rows import Rows
 
@@ -293,7 +294,7 @@ def no_minus_one(patch: Patch) -> None:
 
 def ends_before_it_begins(patch: Patch) -> None:
     """A batch takes no time, and less."""
-    around(patch, Simulated, "_end", lambda made, self, batch, load: np.array([batch.start_ns - 1], np.int64))
+    around(patch, VirtualTime, "ends", lambda made, self, batch, load, runs: np.array([batch.start_ns - 1], np.int64))
 
 
 def remembers_the_last(patch: Patch) -> None:

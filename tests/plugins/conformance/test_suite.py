@@ -67,12 +67,11 @@ def test_a_scenario_survives_its_file() -> None:
         ({"id": "a", "arrival": 0.0, "prompt": [1, 2], "max_tokens": 2},), {"max_num_seqs": 1}, {"num_blocks": 4}, 3,
         (1, 2), "yield", Faults((1, 2), (3,), 4, (5,)),
     )  # fmt: skip
-    stack = [{"fcfs": {}}]
-    told = report._plain(scenario.shown(stack, scenario.executor("simulated", {}), "members", "here.yaml"))
+    stack, section = [{"fcfs": {}}], Subject.of("fcfs").section(scenario)
+    told = report._plain(scenario.shown(stack, section, "members", "here.yaml"))
     again, its_stack, executor = Scenario.read(told)
-    assert (again, its_stack) == (scenario, stack) and executor == {
-        "simulated": {"cost": {"constant": {"step_s": 1.0}}}
-    }
+    assert (again, its_stack, executor) == (scenario, stack, section)
+    assert Subject.named("fcfs", executor).section(again) == section
 
 
 def test_expected_failures_are_strict() -> None:
