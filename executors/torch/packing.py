@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-_WORTH_IT = 1 << 18  # weights; smaller ones stay in the caches, and packing gains nothing
+_WORTH_IT = 1 << 14  # weights; smaller ones stay in the caches, and packing gains nothing
 _ROWS = 32  # the batch for which the layout is chosen
 
 
