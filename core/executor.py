@@ -85,6 +85,10 @@ class Executor(Protocol):
 
     Results of tickets come in the order of submission. An executor learns a request when it first sees its row, from
     `Batch.new`, and drops all it holds for a row at `forget`, after which the row may belong to another request.
+
+    What a backend may offer besides, and is asked for by name: `auto_blocks(block_size, limits)`, the size of the pool
+    under `kv.num_blocks: auto`; `refuses(request)`, why it can never run a request, else None; `tokenizer`, for text;
+    `conformance(options, loops, exits)` on the class, the options under which the conformance suite runs it.
     """
 
     @property
@@ -122,7 +126,10 @@ class Executor(Protocol):
         ...
 
     def expect(self, number: int, request: Request, output: int | None) -> None:
-        """A simulated model learns where request `number` ends by itself; a real one ignores it."""
+        """Request `number` ends by itself after `output` tokens, as far as the workload knows; None for as it likes.
+
+        What a simulated model goes by. A real one may hold its end tokens back until then, or ignore it.
+        """
         ...
 
     def step_s(self, prompt_tokens: int, decode_rows: int, context_tokens: int) -> float:

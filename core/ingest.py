@@ -54,6 +54,7 @@ class Ingest:
         self._numbers = 0
         self._arrived: list[int] = []  # rows of this boundary that policies have not been told of
         self._sequence = itertools.count()
+        self._refuses = getattr(executor, "refuses", None)
 
     # -- any thread
 
@@ -130,7 +131,7 @@ class Ingest:
     def _arrive(self, arrival: Arrival, handle: Handle | None) -> None:
         number, request, state = self._numbers, arrival.request, self.state
         self._numbers += 1
-        reason = validate(request, state)
+        reason = validate(request, state) or (self._refuses(request) if self._refuses is not None else None)
         if reason is not None:
             self.lifecycle.reject(arrival, number, reason, handle, handle is None)
             return

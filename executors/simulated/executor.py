@@ -166,4 +166,4 @@ def _capabilities(options: SimulatedOptions) -> Capabilities:
     features |= {Capability.LOOPED} if options.loops > 1 else set()
     features |= {Capability.SPECULATION} if options.speculation else set()
     mixes = Capabilities().mixes + (_LOOPED_MIXES if options.loops > 1 else ())
-    return Capabilities(frozenset(features), options.loops, (EOS,), mixes=mixes)
+    return Capabilities(frozenset(features), options.loops, (EOS,), mixes=mixes, shares_outputs=options.loops == 1)

@@ -22,7 +22,7 @@ from interlock.executors.costs.cost import forward
 from interlock.executors.torch.attention import attention_for
 from interlock.executors.torch.cache import PagedCache, block_bytes
 from interlock.executors.torch.checkpoint import open_checkpoint
-from interlock.executors.torch.exits import Exits
+from interlock.executors.torch.exits import Exits, refuses
 from interlock.executors.torch.graphs import CudaRecorder
 from interlock.executors.torch.inputs import InputMaker
 from interlock.executors.torch.loading import Loaded, load
@@ -141,7 +141,7 @@ class Torch:
         self._cache = cache
         self._runner = self._runner_of(cache, config)
         self._time = Wall(config.now_ns) if self._cost is None else Costed(self._cost)
-        self._queue = []
+        self._queue, self._known = [], {}
 
     def submit(self, batch: Batch) -> Ticket:
         """Take the batch in; it runs when it is collected, so that its time is not the scheduler's."""
@@ -181,6 +181,10 @@ class Torch:
         """A workload may know where an answer ends (a trace does): the model's end tokens wait until then."""
         if output is not None:
             self._known[number] = output
+
+    def refuses(self, request: Request) -> str | None:
+        """Why this model can never run the request; None when it can."""
+        return refuses(request.metadata) if self._capabilities.loops > 1 else None
 
     def step_s(self, prompt_tokens: int, decode_rows: int, context_tokens: int) -> float:
         """Seconds of a FORWARD of this size by the cost model; ExecutorError without one."""

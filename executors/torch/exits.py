@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -32,11 +33,8 @@ class Exits:
         """The row belongs to this request now."""
         self._grow(row + 1)
         own, said = self._options, request.metadata
-        self._settings[row] = (
-            _number(said, "exit_threshold", own.threshold),
-            _number(said, "min_loops", own.min_loops),
-            min(_number(said, "max_loops", own.max_loops or self._loops), self._loops),
-        )
+        most = min(said.get("max_loops", own.max_loops or self._loops), self._loops)
+        self._settings[row] = said.get("exit_threshold", own.threshold), said.get("min_loops", own.min_loops), most
         threshold, _, most = self._settings[row]
         self.early |= bool(threshold < 1 or most < self._loops)
         self._depths[row] = []
@@ -93,6 +91,13 @@ class Exits:
         self._settings = np.concatenate([self._settings, np.zeros((missing, 3))])
 
 
-def _number(said: Mapping[str, object], key: str, default: float) -> float:
-    value = said.get(key, default)
-    return float(value) if isinstance(value, int | float) else float(default)
+def refuses(metadata: Mapping[str, Any]) -> str | None:
+    """Why a request with this metadata cannot run, None when its exit settings are well."""
+    for key in ("min_loops", "max_loops"):
+        value = metadata.get(key, 1)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            return f"bad_metadata: {key} is {value!r}, allowed: a whole number of at least 1"
+    value = metadata.get("exit_threshold", 1.0)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        return f"bad_metadata: exit_threshold is {value!r}, allowed: a number from 0 to 1"
+    return None
