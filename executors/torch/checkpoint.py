@@ -58,10 +58,6 @@ class Checkpoint(Protocol):
         """Name and tensor of each weight on the CPU, one at a time."""
         ...
 
-    def tensors_bytes(self, dtype: torch.dtype) -> int:
-        """Memory of the weights in this dtype."""
-        ...
-
     def load_dense(self, attention: str, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
         """The model of `transformers`, ready to infer, with this `attn_implementation`. Raises ConfigError."""
         ...

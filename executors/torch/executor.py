@@ -102,7 +102,7 @@ class Torch:
         model, given = self._model, self._options.kv_memory_gib
         beside = Beside(0, 0)
         if self._on_cuda and given is None:
-            beside = Beside(model.checkpoint.tensors_bytes(model.dtype), self._rehearse(block_size, limits))
+            beside = Beside(model.weight_bytes, self._rehearse(block_size, limits))
         size = block_bytes(model.shape, block_size, model.dtype)
         return num_blocks(given, model.device, size, -(-limits.max_model_len // block_size), beside)
 
@@ -130,6 +130,8 @@ class Torch:
 
     def _take_memory(self, config: ExecutorConfig) -> None:
         model, device = self._model, self._model.device
+        if self._on_cuda:
+            torch.cuda.set_device(device)  # where kernels are launched
         try:
             cache = PagedCache(
                 model.shape, config.num_blocks, config.block_size, model.dtype, attention_for(device), device

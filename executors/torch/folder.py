@@ -16,7 +16,6 @@ from interlock.core.errors import nearest
 from interlock.executors.torch.models import LOOPED
 from interlock.executors.torch.quiet import quietly
 from interlock.executors.torch.weights import (
-    bytes_of,
     copy_into,
     files_of,
     read_json,
@@ -68,10 +67,6 @@ class Folder:
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """Name and tensor of each weight on the CPU, one at a time."""
         return tensors_in(files_of(self.folder))
-
-    def tensors_bytes(self, dtype: torch.dtype) -> int:
-        """Memory of the weights in this dtype."""
-        return bytes_of(shapes_in(files_of(self.folder)).values(), dtype)
 
     def load_dense(self, attention: str, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
         """The model of `transformers`, ready to infer. Raises ConfigError when weights and config do not match."""

@@ -37,6 +37,7 @@ def opened_gguf(path: Path) -> Folder:
     with path.open("rb") as file:
         if file.read(4) != b"GGUF":
             raise ConfigError(f"{path}: found a file that is not GGUF, allowed: a GGUF file, or a Hugging Face folder")
+        file.seek(0)
         place = cache_folder() / _name(hashlib.file_digest(file, "sha256").hexdigest())
     if not place.is_dir():
         work = _work_folder(place.parent)

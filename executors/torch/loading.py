@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from torch import nn
 
 from interlock.core.errors import ConfigError
 from interlock.executors.torch.checkpoint import Checkpoint, open_checkpoint
@@ -36,6 +37,7 @@ class Loaded:
     model: DenseModel | LoopedModel
     dtype: torch.dtype
     device: torch.device
+    weight_bytes: int
 
     @property
     def shape(self) -> Shape:
@@ -62,9 +64,15 @@ def _load_tiny(name: str, dtype: torch.dtype, device: torch.device) -> Loaded:
 def _load(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> Loaded:
     if not checkpoint.looped:
         weights = checkpoint.load_dense(ATTENTION, dtype, device)
+        size = _bytes(weights)
         pack(weights)
-        return Loaded(checkpoint, DenseModel(weights, checkpoint.eos_token_ids), dtype, device)
-    return Loaded(checkpoint, _load_looped(checkpoint, dtype, device), dtype, device)
+        return Loaded(checkpoint, DenseModel(weights, checkpoint.eos_token_ids), dtype, device, size)
+    model = _load_looped(checkpoint, dtype, device)
+    return Loaded(checkpoint, model, dtype, device, _bytes(model))
+
+
+def _bytes(module: nn.Module) -> int:
+    return sum(each.numel() * each.itemsize for each in (*module.parameters(), *module.buffers()))
 
 
 def _load_looped(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> LoopedModel:
@@ -94,4 +102,6 @@ def _dtype(name: str, checkpoint: Checkpoint, device: torch.device) -> torch.dty
         config = checkpoint.config
         own = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16").removeprefix("torch.")
         name = "float32" if device.type == "cpu" or own not in _DTYPES else own
+    if device.type == "cuda" and name == "float64":
+        raise ConfigError("executor.torch.dtype: found float64, allowed on CUDA: auto, float32, bfloat16, float16")
     return _DTYPES[name]

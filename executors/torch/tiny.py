@@ -13,7 +13,6 @@ from interlock.core import InterlockError
 from interlock.executors.torch.models import LOOPED
 from interlock.executors.torch.models.tiny import init_weights, tiny_config
 from interlock.executors.torch.quiet import quietly
-from interlock.executors.torch.weights import bytes_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -63,10 +62,6 @@ class Tiny:
         if self.looped:
             raise InterlockError(f"{self.origin}: has no weights of its own: it fills a module")
         yield from self._drawn("sdpa").state_dict().items()
-
-    def tensors_bytes(self, dtype: torch.dtype) -> int:
-        """Memory of the weights in this dtype."""
-        return bytes_of((tuple(tensor.shape) for _, tensor in self.weights()), dtype)
 
     def load_dense(self, attention: str, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
         """The model of `transformers`, ready to infer."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -123,8 +122,3 @@ def _dims(shape: Sequence[int]) -> str:
 def _some(names: Sequence[str]) -> str:
     more = f" and {len(names) - _TOLD} more" if len(names) > _TOLD else ""
     return ", ".join(names[:_TOLD]) + more
-
-
-def bytes_of(shapes: Iterable[Shape], dtype: torch.dtype) -> int:
-    """Memory of tensors of these shapes."""
-    return sum(math.prod(shape) for shape in shapes) * dtype.itemsize

@@ -15,7 +15,14 @@ from interlock.core import Engine, Request, SamplingParams
 from interlock.executors.torch.executor import Torch
 from interlock.executors.torch.runner import DenseRunner
 
+# Nothing is installed here, so that all goes by the names of modules.
 EXECUTOR = "interlock.executors.torch.executor:Torch"
+POLICIES = {
+    "fcfs": "interlock.policies.fcfs:Fcfs",
+    "priority": "interlock.policies.priority:Priority",
+    "mixed": "interlock.policies.mixed:Mixed",
+    "refill": "interlock.policies.refill:Refill",
+}
 MIB = 2**20
 TIGHT = {"num_blocks": 40, "block_size": 4, "reserve": "none"}
 Answers = list[list[int]]
@@ -29,7 +36,11 @@ def engine_of(device: str, kv: dict[str, Any], policies: list[Any], prompt: str 
                 "on_violation": "repair",
             },
             "kv": kv,
-            "policies": policies,
+            "policies": [
+                {POLICIES[name]: options}
+                for one in policies
+                for name, options in (one.items() if isinstance(one, dict) else [(one, {})])
+            ],
             "executor": {
                 EXECUTOR: {"device": device, "dtype": "float32", "cost": {"constant": {"step_s": 1.0}}, **options}
             },

@@ -53,15 +53,6 @@ def test_a_sharded_folder_gives_the_same(tmp_path: Path) -> None:
     assert dict(checkpoint.weights()).keys() == model_of().state_dict().keys()
 
 
-@pytest.mark.parametrize("tied", [False, True])
-def test_the_size_of_the_weights_is_known_before_they_are_loaded(tied: bool, tmp_path: Path) -> None:
-    checkpoint = open_checkpoint(str(saved(tmp_path, tie_word_embeddings=tied)), Path())
-    model = checkpoint.load_dense("sdpa", torch.bfloat16, CPU)
-    assert {weight.dtype for weight in model.parameters()} == {torch.bfloat16}
-    assert checkpoint.tensors_bytes(torch.bfloat16) == sum(weight.nbytes for weight in model.parameters())
-    assert checkpoint.tensors_bytes(F32) == 2 * checkpoint.tensors_bytes(torch.bfloat16)
-
-
 def test_paths_are_relative_to_the_base_and_may_begin_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved(tmp_path / "models" / "m")
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -223,8 +214,7 @@ def test_a_tiny_model_is_the_same_wherever_it_is_made(name: str) -> None:
     assert torch.equal(said, logits(second.load_dense("sdpa", F32, CPU)))
     assert len(set(said.argmax(-1).tolist())) > 9, "it does not say the same again and again"
     assert (first.tiny, first.looped, first.eos_token_ids, first.tokenizer()) == (True, False, (0,), None)
-    weights = dict(first.weights())
-    assert first.tensors_bytes(F32) == sum(weight.nbytes for weight in weights.values())
+    assert dict(first.weights()).keys() == dict(second.weights()).keys()
 
 
 def test_a_tiny_model_in_another_dtype_is_the_same_rounded() -> None:
