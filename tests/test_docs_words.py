@@ -40,7 +40,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 CODE = ("core", "policies", "executors", "plugins", "configs", "benchmarks")
 
-LATER_COMMANDS = {"compare", "report", "export", "calibrate", "lab"}
+LATER_COMMANDS = {"compare", "report", "export", "lab"}
 """Of the contract in design.md, and not built yet."""
 CAPITALS = {"STACK", "CONFIG", "NAME", "VALUE", "FILE", "YAML", "PATH", "LABEL", "FORMAT", "ADDRESS", "TIMESTAMP"}
 """Placeholders, and a column of a public trace."""

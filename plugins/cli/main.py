@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from interlock.plugins.cli.calibrate import calibrate
 from interlock.plugins.cli.check import check
 from interlock.plugins.cli.errors import INTERRUPTED, UNEXPECTED, USAGE, complain
 from interlock.plugins.cli.listing import list_
@@ -25,7 +26,14 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _name, _command in (("run", run), ("check", check), ("replay", replay), ("show", show), ("list", list_)):
+for _name, _command in (
+    ("run", run),
+    ("check", check),
+    ("replay", replay),
+    ("calibrate", calibrate),
+    ("show", show),
+    ("list", list_),
+):
     app.command(_name)(_command)
 app.add_typer(new, name="new")
 
