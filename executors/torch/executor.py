@@ -22,7 +22,7 @@ from interlock.executors.costs.cost import forward
 from interlock.executors.torch.attention import attention_for
 from interlock.executors.torch.cache import PagedCache, block_bytes
 from interlock.executors.torch.checkpoint import open_checkpoint
-from interlock.executors.torch.exits import Exits, refuses
+from interlock.executors.torch.exits import Exits, exit_settings
 from interlock.executors.torch.graphs import CudaRecorder
 from interlock.executors.torch.inputs import InputMaker
 from interlock.executors.torch.loading import Loaded, load
@@ -186,7 +186,12 @@ class Torch:
 
     def refuses(self, request: Request) -> str | None:
         """Why this model can never run the request; None when it can."""
-        return refuses(request.metadata) if self._capabilities.loops > 1 else None
+        if self._capabilities.loops > 1:
+            try:
+                exit_settings(request.metadata)
+            except ValueError as error:
+                return f"bad_metadata: {error}"
+        return None
 
     def step_s(self, prompt_tokens: int, decode_rows: int, context_tokens: int) -> float:
         """Seconds of a FORWARD of this size by the cost model; ExecutorError without one."""

@@ -11,6 +11,9 @@ from interlock.core.request import Request
 from interlock.executors.torch.models.exits import ExitRule
 from interlock.executors.torch.options import ExitRuleOptions
 
+_LOOPS = ("a whole number of at least 1", 1, 2**31)
+_ALLOWED = {"exit_threshold": ("a number from 0 to 1", 0, 1), "min_loops": _LOOPS, "max_loops": _LOOPS}
+
 
 class Exits:
     """The exit rule's state by table row, and the depth of each token that was decoded.
@@ -32,7 +35,7 @@ class Exits:
     def welcome(self, row: int, request: Request) -> None:
         """The row belongs to this request now."""
         self._grow(row + 1)
-        own, said = self._options, request.metadata
+        own, said = self._options, exit_settings(request.metadata)
         most = min(said.get("max_loops", own.max_loops or self._loops), self._loops)
         self._settings[row] = said.get("exit_threshold", own.threshold), said.get("min_loops", own.min_loops), most
         threshold, _, most = self._settings[row]
@@ -91,13 +94,21 @@ class Exits:
         self._settings = np.concatenate([self._settings, np.zeros((missing, 3))])
 
 
-def refuses(metadata: Mapping[str, Any]) -> str | None:
-    """Why a request with this metadata cannot run, None when its exit settings are well."""
-    for key in ("min_loops", "max_loops"):
-        value = metadata.get(key, 1)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            return f"bad_metadata: {key} is {value!r}, allowed: a whole number of at least 1"
-    value = metadata.get("exit_threshold", 1.0)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        return f"bad_metadata: exit_threshold is {value!r}, allowed: a number from 0 to 1"
-    return None
+def exit_settings(metadata: Mapping[str, Any]) -> dict[str, float]:
+    """What a request's metadata says of its exits; nothing, or an empty cell of a trace, leaves it to the options.
+
+    Numbers may be text, as they are in a CSV trace. Raises ValueError, one line.
+    """
+    said = {key: metadata[key] for key in _ALLOWED if metadata.get(key) not in (None, "")}
+    return {key: _number(key, value) for key, value in said.items()}
+
+
+def _number(key: str, value: object) -> float:
+    allowed, whole, most = _ALLOWED[key]
+    try:
+        number = float("nan") if isinstance(value, bool) else float(value)  # type: ignore[arg-type]  # or it raises
+    except (TypeError, ValueError):
+        number = float("nan")
+    if not (whole <= number <= most) or (whole and number != int(number)):
+        raise ValueError(f"{key} is {value!r}, allowed: {allowed}")
+    return number
