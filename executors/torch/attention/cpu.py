@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from interlock.executors.torch.attention.native import decode_kernel
+from interlock.executors.torch.attention.native import Single, kernels_for
 from interlock.executors.torch.paged import Layer, Paged
 
 _GATHER = 4 << 20  # bytes of keys and values that a group gathers at most, unless one row has more
@@ -35,6 +35,10 @@ class CpuAttention:
 
     def write(self, layer: Layer, key: Tensor, value: Tensor, paged: Paged) -> None:
         """Store each token's key and value, (T, kv_heads, head_dim), at its slot; negative slots are skipped."""
+        kernels = kernels_for(layer.keys.dtype)
+        if kernels is not None and key.dtype == layer.keys.dtype and key.stride(-1) == value.stride(-1) == 1:
+            kernels.write(layer, key, value, paged)
+            return
         slots = paged.slots
         if bool((slots < 0).any()):
             kept = slots >= 0
@@ -45,13 +49,13 @@ class CpuAttention:
     def attend(self, query: Tensor, layer: Layer, paged: Paged, scale: float) -> Tensor:
         """softmax(scale * q k) v over what each token sees. (T, heads, head_dim) to the same; zeros for context 0."""
         dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
-        kernel = decode_kernel(layer.keys.dtype) if dtype == torch.float32 else None
-        plan = self._plan_of(paged, layer.keys, dtype, kernel is not None)
-        if kernel is None or plan.short is None:
+        kernels = kernels_for(layer.keys.dtype) if dtype == torch.float32 else None
+        plan = self._plan_of(paged, layer.keys, dtype, kernels is not None)
+        if kernels is None or plan.single is None:
             return self._gathered(query, layer, plan, scale, dtype)
-        asked = (query * scale).to(dtype).contiguous()
-        out = torch.empty_like(asked)
-        kernel(out, asked, layer, paged, *plan.short)
+        asked = query.to(dtype) if query.stride(-1) == 1 else query.to(dtype).contiguous()
+        out = torch.empty(query.shape, dtype=dtype)
+        kernels.decode(out, asked, layer, paged, plan.single, scale)
         out = out.to(query.dtype)
         if plan.groups:
             out.index_copy_(0, plan.order, self._gathered(query, layer, plan, scale, dtype)[plan.order])
@@ -67,10 +71,10 @@ class CpuAttention:
             _attend(result[group.tokens].view(rows), grouped[group.tokens].view(rows), keys, values, group.seen, scale)
         return torch.empty_like(query).index_copy_(0, plan.order, result.to(query.dtype))
 
-    def _plan_of(self, paged: Paged, cache: Tensor, dtype: torch.dtype, kernel: bool) -> _Plan:
-        key = paged, 2 * cache[0].numel() * dtype.itemsize, kernel
+    def _plan_of(self, paged: Paged, cache: Tensor, dtype: torch.dtype, kernels: bool) -> _Plan:
+        key = paged, 2 * cache[0].numel() * dtype.itemsize, kernels
         if self._planned is None or self._planned[0] is not paged or self._planned[1:] != key[1:]:
-            self._plan = _plan(paged, cache.shape[1], max(1, _GATHER // key[1]), kernel)
+            self._plan = _plan(paged, cache.shape[1], max(1, _GATHER // key[1]), kernels)
             self._planned = key
         return self._plan
 
@@ -104,25 +108,17 @@ class _Group(NamedTuple):
     seen: list[Tensor]  # per `_QUERIES` tokens of each row, (rows, tokens, positions): which positions each attends to
 
 
-class _Short(NamedTuple):
-    """Single tokens for the kernel, int64 (n,): their places in the batch, whose they are, what they attend to."""
-
-    tokens: NDArray[np.int64]
-    rows: NDArray[np.int64]
-    seen: NDArray[np.int64]
-
-
 class _Plan(NamedTuple):
-    short: _Short | None
+    single: Single | None
     order: Tensor  # the other tokens of the batch, group after group
     groups: list[_Group]
 
 
-def _plan(paged: Paged, block_size: int, most_pages: int, kernel: bool) -> _Plan:
+def _plan(paged: Paged, block_size: int, most_pages: int, kernels: bool) -> _Plan:
     offsets = paged.offsets.numpy()
     runs = np.diff(offsets)
-    short = _short(paged, runs, np.flatnonzero(runs <= _SHORT)) if kernel else None
-    long = np.flatnonzero(runs > _SHORT) if kernel else np.arange(len(runs))
+    single = _single(paged, runs, np.flatnonzero(runs <= _SHORT)) if kernels else None
+    long = np.flatnonzero(runs > _SHORT) if kernels else np.arange(len(runs))
     groups: list[_Group] = []
     order, done = [np.empty(0, np.int64)], 0
     for at, pages in _alike(runs[long], -(-paged.context.numpy()[long] // block_size), most_pages):
@@ -131,10 +127,10 @@ def _plan(paged: Paged, block_size: int, most_pages: int, kernel: bool) -> _Plan
         order.append(tokens.ravel())
         groups.append(_group(paged, rows, pages, block_size, slice(done, done + tokens.size)))
         done += tokens.size
-    return _Plan(short, torch.from_numpy(np.concatenate(order).astype(np.int64)), groups)
+    return _Plan(single, torch.from_numpy(np.concatenate(order).astype(np.int64)), groups)
 
 
-def _short(paged: Paged, runs: NDArray[np.int32], rows: NDArray[np.intp]) -> _Short | None:
+def _single(paged: Paged, runs: NDArray[np.int32], rows: NDArray[np.intp]) -> Single | None:
     if not len(rows):
         return None
     owner = np.repeat(rows, runs[rows])
@@ -144,7 +140,7 @@ def _short(paged: Paged, runs: NDArray[np.int32], rows: NDArray[np.intp]) -> _Sh
     seen = context - runs[owner] + within + 1
     if paged.prefix is not None:
         seen = np.minimum(np.maximum(seen, paged.prefix.numpy()[owner]), context)
-    return _Short(paged.offsets.numpy()[owner] + within, owner.astype(np.int64), np.maximum(seen, 0))
+    return Single(paged.offsets.numpy()[owner] + within, owner.astype(np.int64), np.maximum(seen, 0))
 
 
 def _alike(

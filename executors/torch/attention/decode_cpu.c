@@ -75,27 +75,48 @@ static void step(const float *query, const CACHE_TYPE *keys, const CACHE_TYPE *v
     }
 }
 
+/* Keys or values of `count` tokens to their slots; those with a slot below 0 are skipped. `stride`: from token to token,
+   `head_stride`: from KV head to KV head, both of `from`. */
+static void store(CACHE_TYPE *to, const CACHE_TYPE *from, const int64_t *slots, int64_t count, int64_t stride,
+                  int64_t head_stride, int kv_heads, int dim) {
+    for (int64_t i = 0; i < count; i++)
+        for (int h = 0; h < kv_heads && slots[i] >= 0; h++)
+            memcpy(to + (slots[i] * kv_heads + h) * dim, from + i * stride + h * head_stride, sizeof(CACHE_TYPE) * dim);
+}
+
+void paged_write(CACHE_TYPE *keys, CACHE_TYPE *values, const CACHE_TYPE *key, const CACHE_TYPE *value,
+                 const int64_t *slots, int64_t count, int64_t key_stride, int64_t key_head_stride, int64_t value_stride,
+                 int64_t value_head_stride, int kv_heads, int dim) {
+    store(keys, key, slots, count, key_stride, key_head_stride, kv_heads, dim);
+    store(values, value, slots, count, value_stride, value_head_stride, kv_heads, dim);
+}
+
 /* tokens: places in the batch of `count` query tokens; rows and seen: whose each is, and how many positions it attends to.
-   query and out: (T, heads, dim) float, query scaled already. work: 2 * heads floats. */
+   out: (T, heads, dim) float. query: the same, `stride` from token to token and `head_stride` from head to head.
+   work: heads * (dim + 2) floats. */
 void paged_decode(float *out, const float *query, const CACHE_TYPE *keys, const CACHE_TYPE *values, const int64_t *tokens,
                   const int64_t *rows, const int64_t *seen, int64_t count, const int32_t *table, int64_t pages,
-                  int64_t block_size, int heads, int kv_heads, int dim, float *work) {
+                  int64_t block_size, int64_t stride, int64_t head_stride, float scale, int heads, int kv_heads, int dim,
+                  float *work) {
     int group = heads / kv_heads;
-    int64_t stride = (int64_t)kv_heads * dim;
-    float *most = work, *sum = work + heads;
+    int64_t slot_stride = (int64_t)kv_heads * dim;
+    float *most = work, *sum = work + heads, *asked = sum + heads;
     for (int64_t i = 0; i < count; i++) {
         float *result = out + tokens[i] * heads * dim;
-        const float *asked = query + tokens[i] * heads * dim;
         memset(result, 0, sizeof(float) * heads * dim);
-        for (int h = 0; h < heads; h++) most[h] = -1e30f, sum[h] = 0.0f;
+        for (int h = 0; h < heads; h++) {
+            most[h] = -1e30f, sum[h] = 0.0f;
+            for (int d = 0; d < dim; d++)
+                asked[h * dim + d] = scale * query[tokens[i] * stride + h * head_stride + d];
+        }
         for (int64_t at = 0; at < seen[i];) {
             int64_t inside = at % block_size, left = block_size - inside;
             int64_t run = left < MOST_TOKENS ? left : MOST_TOKENS;
             if (run > seen[i] - at) run = seen[i] - at;
             int64_t slot = (int64_t)table[rows[i] * pages + at / block_size] * block_size + inside;
             for (int h = 0; h < heads; h++) {
-                int64_t place = slot * stride + (h / group) * dim;
-                step(asked + h * dim, keys + place, values + place, stride, (int)run, dim, most + h, sum + h,
+                int64_t place = slot * slot_stride + (h / group) * dim;
+                step(asked + h * dim, keys + place, values + place, slot_stride, (int)run, dim, most + h, sum + h,
                      result + h * dim);
             }
             at += run;

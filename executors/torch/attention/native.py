@@ -1,4 +1,4 @@
-"""The C kernel of decode attention, compiled for this machine when it is first needed and kept.
+"""The C kernels of decode attention, compiled for this machine when they are first needed, and kept.
 
 PyTorch has no attention over a paged cache on the CPU: blocks have to be gathered first, which costs two to five times
 what it costs to read them where they lie. Where there is no C compiler, the gathering path does all the work.
@@ -12,13 +12,14 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from interlock.executors.torch.keep import cache_folder
@@ -34,39 +35,43 @@ _TYPES = {torch.float32: ("-DCACHE_TYPE=float",), torch.bfloat16: ("-DCACHE_TYPE
 _COMPILE_S = 60
 
 
-class DecodeKernel:
-    """Attention of single tokens over the blocks of their rows."""
+class Single(NamedTuple):
+    """Single tokens, int64 (n,): their places in the batch, whose they are, how many positions each attends to."""
 
-    def __init__(self, function: Callable[..., None]) -> None:
-        self._function = function
+    tokens: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    seen: NDArray[np.int64]
+
+
+class Kernels:
+    """Writing to the cache, and attention of single tokens over the blocks of their rows."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._write, self._decode = library.paged_write, library.paged_decode
         self._pool: ThreadPoolExecutor | None = None
 
-    def __call__(
-        self,
-        out: Tensor,
-        query: Tensor,
-        layer: Layer,
-        paged: Paged,
-        tokens: np.ndarray,
-        rows: np.ndarray,
-        seen: np.ndarray,
-    ) -> None:
-        """Write the results of `tokens` into `out`, (T, heads, head_dim) float32 as `query`, which is scaled.
+    def write(self, layer: Layer, key: Tensor, value: Tensor, paged: Paged) -> None:
+        """Store keys and values, (T, kv_heads, head_dim) in the cache's type with dense heads, at their slots."""
+        strides = (_int64(each) for each in (*key.stride()[:2], *value.stride()[:2]))
+        addresses = (_address(each) for each in (*layer, key, value, paged.slots))
+        self._write(*addresses, _int64(len(key)), *strides, *key.shape[1:])
 
-        `tokens`, `rows` and `seen` int64 (n,): places in the batch, whose they are, how many positions each attends to.
-        """
-        heads, dim = query.shape[1:]
-        threads = max(1, min(torch.get_num_threads(), len(tokens)))
-        work = torch.empty((threads, 2 * heads))
-        shape = (layer.keys.shape[1], heads, layer.keys.shape[2], dim)
+    def decode(self, out: Tensor, query: Tensor, layer: Layer, paged: Paged, single: Single, scale: float) -> None:
+        """Write the results of single tokens into `out`, (T, heads, head_dim) float32 as `query`, with dense heads."""
+        (_, heads, dim), count = query.shape, len(single.tokens)
+        threads = max(1, min(torch.get_num_threads(), count))
+        work = torch.empty((threads, heads * (dim + 2)))
+        fixed = (
+            *(_int64(each) for each in (paged.table.stride(0), layer.keys.shape[1], *query.stride()[:2])),
+            *(ctypes.c_float(scale), heads, layer.keys.shape[2], dim),
+        )
+        addresses = [_address(each) for each in (out, query, *layer)]
 
         def part(thread: int) -> None:
-            own = slice(thread * len(tokens) // threads, (thread + 1) * len(tokens) // threads)
-            arrays = (_pointer(each[own]) for each in (tokens, rows, seen))
-            addresses = (_address(each) for each in (out, query, layer.keys, layer.values))
-            table = (_address(paged.table), ctypes.c_int64(paged.table.stride(0)), ctypes.c_int64(shape[0]))
-            count = ctypes.c_int64(own.stop - own.start)
-            self._function(*addresses, *arrays, count, *table, *shape[1:], _address(work[thread]))
+            own = slice(thread * count // threads, (thread + 1) * count // threads)
+            arrays = (ctypes.c_void_p(each[own].ctypes.data) for each in single)
+            counted = _int64(own.stop - own.start)
+            self._decode(*addresses, *arrays, counted, _address(paged.table), *fixed, _address(work[thread]))
 
         if threads == 1:
             part(0)
@@ -80,16 +85,16 @@ class DecodeKernel:
 
 
 @cache
-def decode_kernel(cache: torch.dtype) -> DecodeKernel | None:
-    """The kernel for a cache of this type; None where it cannot be had."""
+def kernels_for(dtype: torch.dtype) -> Kernels | None:
+    """The kernels for a cache of this type; None where they cannot be had."""
     compiler = shutil.which(os.environ.get("CC", "cc"))
-    if cache not in _TYPES or compiler is None:
+    if dtype not in _TYPES or compiler is None:
         return None
     try:
-        library = ctypes.CDLL(str(_compiled(compiler, _TYPES[cache])))
+        library = ctypes.CDLL(str(_compiled(compiler, _TYPES[dtype])))
     except (OSError, subprocess.SubprocessError):
         return None
-    return DecodeKernel(library.paged_decode)
+    return Kernels(library)
 
 
 def _compiled(compiler: str, definitions: tuple[str, ...]) -> Path:
@@ -121,5 +126,5 @@ def _address(tensor: Tensor) -> ctypes.c_void_p:
     return ctypes.c_void_p(tensor.data_ptr())
 
 
-def _pointer(array: np.ndarray) -> ctypes.c_void_p:
-    return ctypes.c_void_p(array.ctypes.data)
+def _int64(number: int) -> ctypes.c_int64:
+    return ctypes.c_int64(number)
