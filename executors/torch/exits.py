@@ -107,7 +107,7 @@ def _number(key: str, value: object) -> float:
     allowed, whole, most = _ALLOWED[key]
     try:
         number = float("nan") if isinstance(value, bool) else float(value)  # type: ignore[arg-type]  # or it raises
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = float("nan")
     if not (whole <= number <= most) or (whole and number != int(number)):
         raise ValueError(f"{key} is {value!r}, allowed: {allowed}")

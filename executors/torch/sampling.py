@@ -45,8 +45,9 @@ def _forbid_ends(logits: Tensor, rows: np.ndarray, early: np.ndarray, known: Row
     if known.eos:
         logits[at[:, None], torch.tensor(known.eos, device=logits.device)] = -torch.inf
     for place in early.tolist():
-        if stops := known.stops(int(rows[place])):
-            logits[place, list(stops)] = -torch.inf
+        stops = [token for token in known.stops(int(rows[place])) if 0 <= token < logits.shape[-1]]
+        if stops:
+            logits[place, stops] = -torch.inf
 
 
 def _draw(logits: Tensor, rows: np.ndarray, uniform: np.ndarray, known: Rows) -> Tensor:
