@@ -350,6 +350,8 @@ def validate(request: Request, state: State) -> str | None:
         return "empty_prompt"
     if request.id in state.rows:
         return "duplicate_id"
+    if (problem := request.sampling.problem()) is not None:
+        return f"bad_sampling: {problem}"
     if prompt > limits.max_model_len - 1:
         return f"exceeds_context: {prompt} prompt tokens and one more, max_model_len is {limits.max_model_len}"
     if state.model.whole_prompts and prompt > limits.max_num_batched_tokens:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
@@ -82,6 +83,17 @@ class SamplingParams:
     top_p: float = 1.0
     top_k: int = 0
     seed: int | None = None
+
+    def problem(self) -> str | None:
+        """The first parameter with which nothing can be sampled, and what is allowed; None when all is well."""
+        rules = (
+            ("temperature", 0 <= self.temperature < math.inf, "a finite number of at least 0"),
+            ("top_p", 0 < self.top_p <= 1, "above 0 up to 1"),
+            ("top_k", self.top_k >= 0, "at least 0"),
+            ("min_tokens", self.min_tokens >= 0, "at least 0"),
+        )
+        broken = ((name, allowed) for name, holds, allowed in rules if not holds)
+        return next((f"{name} is {getattr(self, name)}, allowed: {allowed}" for name, allowed in broken), None)
 
 
 @dataclass(frozen=True, slots=True)

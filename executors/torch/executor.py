@@ -13,7 +13,7 @@ import torch
 
 from interlock.core.batch import Batch, BatchResult, Ticket
 from interlock.core.config_sections import EngineSection
-from interlock.core.errors import ExecutorError
+from interlock.core.errors import ConfigError, ExecutorError
 from interlock.core.executor import Capabilities, Capability, Copy, ExecutorConfig
 from interlock.core.request import PreemptMode, Request
 from interlock.core.text import Tokenizer
@@ -30,7 +30,7 @@ from interlock.executors.torch.looped_runner import LoopedRunner
 from interlock.executors.torch.memory import Beside, num_blocks
 from interlock.executors.torch.models.dense import DenseModel
 from interlock.executors.torch.models.looped import LoopedModel
-from interlock.executors.torch.options import TorchOptions
+from interlock.executors.torch.options import ExitRuleOptions, TorchOptions
 from interlock.executors.torch.rehearsal import prompts
 from interlock.executors.torch.rows import Rows
 from interlock.executors.torch.runner import DenseRunner, Runner
@@ -65,6 +65,7 @@ class Torch:
         self._model: Loaded = load(options, base)
         self._checkpoint, self._on_cuda = self._model.checkpoint, self._model.device.type == "cuda"
         self._capabilities = _capabilities(self._model, options)
+        _check_exits(options.exit, self._capabilities.loops)
         self._tickets = 0
         self._queue: list[Ticket] = []
         self._known: dict[int, int] = {}  # by request number: an output length that is known beforehand
@@ -232,6 +233,15 @@ class Torch:
                 runner.use_graphs(CudaRecorder(), config.max_num_seqs, config.max_model_len, config.block_size)
             return runner
         return LoopedRunner(model, cache, self._rows, maker, Exits(self._options.exit, shape.loops))
+
+
+def _check_exits(exits: ExitRuleOptions, loops: int) -> None:
+    if loops == 1 and exits != ExitRuleOptions():
+        raise ConfigError("executor.torch.exit: found exits, allowed: none, because the model is not looped")
+    if exits.deepest > max(loops, 1):
+        raise ConfigError(
+            f"executor.torch.exit: found depth {exits.deepest}, allowed: at most {loops}, the model's own"
+        )
 
 
 def _capabilities(model: Loaded, options: TorchOptions) -> Capabilities:

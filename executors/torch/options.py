@@ -29,6 +29,11 @@ class ExitRuleOptions(Frozen):
     delayed: bool = False
     trace: Annotated[tuple[Count, ...], Field(min_length=1)] | None = None
 
+    @property
+    def deepest(self) -> int:
+        """The largest depth that is asked for."""
+        return max(self.max_loops or 1, *(self.trace or (1,)))
+
 
 class TorchOptions(Frozen):
     """Options of the executor `torch`.
@@ -48,7 +53,7 @@ class TorchOptions(Frozen):
     device: str = "auto"
     dtype: Literal["auto", "float64", "float32", "bfloat16", "float16"] = "auto"
     kv_memory_gib: Annotated[float, Field(gt=0)] | None = None
-    cpu_threads: Count | None = None
+    cpu_threads: Annotated[int, Field(ge=1, le=1024)] | None = None
     cost: CostOptions | None = None
     chat: bool = False
     exit: ExitRuleOptions = ExitRuleOptions()
