@@ -36,8 +36,8 @@ class Capabilities:
     * `whole_prompts`: each token of a prompt attends to all of it (prefix LM), so that it runs in one chunk, and one
       longer than the budget is rejected
     * `shares_prefixes`: the KV of a prefix depends on its tokens alone; otherwise there is no prefix caching
-    * `shares_outputs`: the KV of a token is the same whether it was decoded or stood in a prompt. Where decoded tokens
-      leave a loop early it is not, and only blocks of prompts are shared
+    * `shares_outputs`: of a looped model, the KV of a token is the same whether it was decoded or stood in a prompt.
+      Where decoded tokens leave the loop early it is not, and only blocks of prompts are shared
     """
 
     features: frozenset[Capability] = frozenset()
