@@ -10,6 +10,10 @@ from typing import Protocol
 class Clock(Protocol):
     """The engine's clock. It never goes back."""
 
+    def begin(self) -> None:
+        """The run begins: the executor is ready. Time is 0 until then."""
+        ...
+
     def now_ns(self) -> int:
         """Nanoseconds since the run began."""
         ...
@@ -29,6 +33,9 @@ class VirtualClock:
     def __init__(self) -> None:
         self._now = 0
 
+    def begin(self) -> None:
+        """Virtual time waits for nobody to get ready."""
+
     def now_ns(self) -> int:
         """Nanoseconds since the run began."""
         return self._now
@@ -43,14 +50,18 @@ class VirtualClock:
 
 
 class WallClock:
-    """The host's monotonic clock, from 0 at the start."""
+    """The host's monotonic clock, from 0 when the run begins."""
 
     def __init__(self) -> None:
+        self._start: int | None = None
+
+    def begin(self) -> None:
+        """Now is 0."""
         self._start = time.monotonic_ns()
 
     def now_ns(self) -> int:
         """Nanoseconds since the run began."""
-        return time.monotonic_ns() - self._start
+        return 0 if self._start is None else time.monotonic_ns() - self._start
 
     def advance_to(self, time_ns: int) -> None:
         """The host's time passes by itself."""

@@ -351,6 +351,7 @@ class Engine:
             self.stack.tell("on_start", self.view)
             self.stack.raise_deferred()
             self.stack.observe("on_start", self.view)
+            self.clock.begin()
 
     def _pass_time(self) -> bool:
         """Nothing runs: go to the next event. False when there is none and nobody is left."""

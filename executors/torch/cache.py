@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -37,7 +39,7 @@ class PagedCache:
         page = (num_blocks + 1, block_size, shape.kv_heads, shape.head_dim)
 
         def part(layers: int, planes: int = 1) -> Tensor:
-            return torch.zeros((layers, 2, planes, *page), dtype=dtype, device=device)
+            return _zeros((layers, 2, planes, *page), dtype, device)
 
         self.prelude, self.coda = part(shape.prelude_layers), part(shape.coda_layers)
         self.recurrent = part(shape.recurrent_layers, shape.loops)
@@ -94,6 +96,13 @@ class PagedCache:
     def _settle(self) -> None:
         if self._device.type == "cuda":
             torch.cuda.current_stream(self._device).synchronize()
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros. On the CPU NumPy's, whose pages the system gives when they are first written; PyTorch writes them all."""
+    if device.type != "cpu" or 0 in shape:
+        return torch.zeros(shape, dtype=dtype, device=device)
+    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, np.uint8)).view(dtype).view(shape)
 
 
 def _layers(part: Tensor) -> list[Layer]:

@@ -236,9 +236,11 @@ class Torch:
 
 
 def _check_exits(exits: ExitRuleOptions, loops: int) -> None:
-    if loops == 1 and exits != ExitRuleOptions():
+    if loops == 1:
+        if exits == ExitRuleOptions():
+            return
         raise ConfigError("executor.torch.exit: found exits, allowed: none, because the model is not looped")
-    if exits.deepest > max(loops, 1):
+    if exits.deepest > loops:
         raise ConfigError(
             f"executor.torch.exit: found depth {exits.deepest}, allowed: at most {loops}, the model's own"
         )

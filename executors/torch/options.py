@@ -19,7 +19,7 @@ class ExitRuleOptions(Frozen):
 
     After loop r a token's survival is multiplied by 1 - gate; it leaves when 1 - survival reaches `threshold` and r is
     at least `min_loops`, or when r equals `max_loops` (None: the model's depth). Threshold 1 is full depth. `delayed`:
-    the test takes effect one loop later. `trace`: depths by output position instead, again and again. A
+    the test takes effect one loop later. `trace`: depths by output position, again and again, in place of all this. A
     request's metadata may carry `exit_threshold`, `min_loops` and `max_loops` of its own.
     """
 
@@ -32,7 +32,7 @@ class ExitRuleOptions(Frozen):
     @property
     def deepest(self) -> int:
         """The largest depth that is asked for."""
-        return max(self.max_loops or 1, *(self.trace or (1,)))
+        return max(self.min_loops, self.max_loops or 1, *(self.trace or (1,)))
 
 
 class TorchOptions(Frozen):

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from jinja2 import TemplateError
 
 from interlock.core import ConfigError
+from interlock.core.config_errors import one_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -31,7 +33,10 @@ class HFTokenizer:
         """Token ids, int32 (n,)."""
         if self._chat:
             message = [{"role": "user", "content": text}]
-            text = str(self._tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False))
+            try:
+                text = str(self._tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False))
+            except TemplateError as error:
+                raise ConfigError(f"chat: the model's chat template does not work: {one_line(error)}") from error
         # A template writes its special tokens itself.
         ids = self._tokenizer.encode(text, add_special_tokens=not self._chat, verbose=False)
         return np.array(ids, np.int32)

@@ -119,6 +119,20 @@ def test_synthetic_prompts_are_folded_into_a_small_vocabulary() -> None:
     assert len(done.output("R0")) == 5 and done.output("R0") != done.output("R1")
 
 
+# -- depth
+
+
+@pytest.mark.parametrize("exits", [{"threshold": 0.5}, {"max_loops": 1}, {"trace": [1]}])
+def test_a_dense_model_has_no_exits(exits: dict[str, Any]) -> None:
+    assert refused(exit=exits) == "executor.torch.exit: found exits, allowed: none, because the model is not looped"
+
+
+@pytest.mark.parametrize("exits", [{"max_loops": 4}, {"trace": [1, 4, 2]}])
+def test_exits_beyond_the_models_depth_are_told(exits: dict[str, Any]) -> None:
+    told = refused(model="tiny-ouro", exit=exits)
+    assert told == "executor.torch.exit: found depth 4, allowed: at most 3, the model's own"
+
+
 # -- machine
 
 
