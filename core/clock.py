@@ -18,6 +18,10 @@ class Clock(Protocol):
         """Nanoseconds since the run began."""
         ...
 
+    def stamp_ns(self) -> int | None:
+        """When a request that is submitted now arrives; None for: at the boundary that takes it in."""
+        ...
+
     def advance_to(self, time_ns: int) -> None:
         """A result ended at this time."""
         ...
@@ -39,6 +43,10 @@ class VirtualClock:
     def now_ns(self) -> int:
         """Nanoseconds since the run began."""
         return self._now
+
+    def stamp_ns(self) -> int | None:
+        """Virtual time stands still between boundaries."""
+        return None
 
     def advance_to(self, time_ns: int) -> None:
         """Go there, if it is ahead."""
@@ -62,6 +70,10 @@ class WallClock:
     def now_ns(self) -> int:
         """Nanoseconds since the run began."""
         return 0 if self._start is None else time.monotonic_ns() - self._start
+
+    def stamp_ns(self) -> int | None:
+        """Now: a request waits from when it was submitted, whenever the engine comes to it."""
+        return self.now_ns()
 
     def advance_to(self, time_ns: int) -> None:
         """The host's time passes by itself."""

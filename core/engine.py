@@ -36,7 +36,7 @@ from interlock.core.stack import Stack
 from interlock.core.state import State
 from interlock.core.stats import Stats
 from interlock.core.stretch import Stretches, foresee_blocks
-from interlock.core.text import tokenizer_of
+from interlock.core.text import Tokenizer, tokenizer_of
 from interlock.core.view import View
 from interlock.core.waits import Waits
 
@@ -112,10 +112,17 @@ class Engine:
 
     def submit(self, request: Request, *, output: int | None = None) -> Handle:
         """Hand in a request; its handle iterates its tokens. `output` is where a simulated model ends by itself."""
+        if isinstance(request.prompt, str):
+            raise InterlockError("a prompt is token ids or their number; text: engine.tokenizer.encode(text)")
         handle = Handle(request, self)
-        at_ns = 0 if request.arrival is None else round(request.arrival * 1e9)
-        self.ingest.post((Arrival(request, at_ns, output), handle))
+        at_ns = self.clock.stamp_ns() if request.arrival is None else round(request.arrival * 1e9)
+        self.ingest.post((Arrival(request, -1 if at_ns is None else at_ns, output), handle))
         return handle
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """The model's tokenizer, to make prompts of text (`encode`); None where the executor has none."""
+        return tokenizer_of(self.executor)
 
     def cancel(self, request_id: str) -> Future[bool]:
         """End a request. The answer comes at the next boundary: False when there was nothing to cancel."""

@@ -118,7 +118,8 @@ class Ingest:
             arrival, handle = item
             assert isinstance(handle, Handle)
             if arrival.request.arrival is None:
-                arrival = replace(arrival, at_ns=self.state.now_ns)
+                at_ns = self.state.now_ns if arrival.at_ns < 0 else min(arrival.at_ns, self.state.now_ns)
+                arrival = replace(arrival, at_ns=at_ns)
             if arrival.at_ns > self.state.now_ns:
                 heapq.heappush(self._later, (arrival.at_ns, next(self._sequence), arrival, handle))
             else:

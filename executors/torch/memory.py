@@ -25,7 +25,7 @@ def num_blocks(
     kv_memory_gib: float | None, device: torch.device, block_bytes: int, blocks_per_request: int, beside: Beside
 ) -> int:
     """The blocks that the memory given, or found, holds. ConfigError when that is less than one request may need."""
-    memory = _free(device, beside) if kv_memory_gib is None else int(kv_memory_gib * GIB)
+    memory = _free(device, beside) if kv_memory_gib is None else _given(kv_memory_gib, device)
     blocks = max(memory, 0) // block_bytes
     if blocks < blocks_per_request:
         found = f"{memory / GIB:.3g} GiB" + (f" free on {device}" if kv_memory_gib is None else "")
@@ -35,6 +35,15 @@ def num_blocks(
             f"{blocks_per_request}"
         )
     return blocks
+
+
+def _given(gib: float, device: torch.device) -> int:
+    most = torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else _available_host_bytes()
+    if gib * GIB > most:
+        raise ConfigError(
+            f"executor.torch.kv_memory_gib: found {gib:g}, allowed: at most {most / GIB:.3g}, what {device} has"
+        )
+    return int(gib * GIB)
 
 
 def _free(device: torch.device, beside: Beside) -> int:

@@ -24,25 +24,29 @@ class Watch(Protocol):
         ...
 
 
+_STRETCH_NS = 20_000_000  # how long a stretch may keep those waiting who arrive, cancel, or read tokens
+
+
 class Wall:
-    """The host's time, on the engine's clock."""
+    """The host's time, on the engine's clock. A stretch ends after 20 ms, or with the run that is longer."""
 
     def __init__(self, now_ns: Callable[[], int]) -> None:
         self._now_ns = now_ns
 
     def begin(self, batch: Batch, runs: int) -> Watch:
         """The batch begins to run."""
-        return _WallWatch(self._now_ns, batch.until_ns)
+        latest = self._now_ns() + _STRETCH_NS
+        return _WallWatch(self._now_ns, latest if batch.until_ns is None else min(latest, batch.until_ns))
 
 
 class _WallWatch:
-    def __init__(self, now_ns: Callable[[], int], until_ns: int | None) -> None:
+    def __init__(self, now_ns: Callable[[], int], until_ns: int) -> None:
         self._now_ns, self._until_ns = now_ns, until_ns
         self._ends: list[int] = []
 
     def ran(self) -> bool:
         self._ends.append(self._now_ns())
-        return self._until_ns is None or self._ends[-1] < self._until_ns
+        return self._ends[-1] < self._until_ns
 
     def ends(self) -> np.ndarray:
         return np.array(self._ends or [self._now_ns()], np.int64)

@@ -37,14 +37,14 @@ def run(
     from interlock.plugins.run.session import interruptible
 
     configure(log_level.value)
-    loaded = EngineConfig.load(config, overrides=sets or (), policy=policy, seed=seed)
-    folder = RunFolder(out, Path(loaded.origin).stem, overwrite)
-    try:
-        with interruptible() as stopped:
+    with interruptible() as stopped:  # from the start: libraries that are interrupted while they load may swallow it
+        loaded = EngineConfig.load(config, overrides=sets or (), policy=policy, seed=seed)
+        folder = RunFolder(out, Path(loaded.origin).stem, overwrite)
+        try:
             session = _execute(loaded, folder, stopped, profile, quiet)
             return _finish(session, folder, quiet)
-    finally:
-        folder.discard()
+        finally:
+            folder.discard()
 
 
 def _execute(config: EngineConfig, folder: RunFolder, stopped: Any, profile: bool, quiet: bool) -> Session:
