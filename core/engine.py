@@ -85,7 +85,7 @@ class Engine:
         self._tickets: dict[int, Ticket] = {}
         self._driver = threading.RLock()
         self._turning = False  # inside a boundary
-        self._started = self._stopped = False
+        self._started = self._stopped = self._told_stop = False
 
     @classmethod
     def from_config(
@@ -133,12 +133,15 @@ class Engine:
     # -- running
 
     def run(self) -> Iterator[BoundaryRecord]:
-        """Boundary by boundary until nothing is left to do. Observers' `on_stop` is called however the run ends."""
+        """Boundary by boundary until nothing is left to do. Observers' `on_stop` is called however the run ends.
+
+        The executor keeps what it has: more requests may be submitted and run, until `stop`.
+        """
         try:
             while (record := self.step()) is not None:
                 yield record
         finally:
-            self.stop()
+            self._tell_stop()
 
     def step(self) -> BoundaryRecord | None:
         """One boundary; None when nothing is left to do. Lets the clock pass to the next event where nothing runs."""
@@ -196,6 +199,11 @@ class Engine:
         if self._started and not self._stopped:
             self._stopped = True
             self.executor.stop()
+        self._tell_stop()
+
+    def _tell_stop(self) -> None:
+        if self._started and not self._told_stop:
+            self._told_stop = True
             self.stack.observe("on_stop")
 
     # -- the stages

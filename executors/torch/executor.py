@@ -148,6 +148,8 @@ class Torch:
 
     def submit(self, batch: Batch) -> Ticket:
         """Take the batch in; it runs when it is collected, so that its time is not the scheduler's."""
+        if not hasattr(self, "_runner"):
+            raise ExecutorError("the executor is stopped, and its memory given back")
         for row, (number, request) in batch.new.items():
             self._rows.add(row, number, request, self._known.pop(number, None))
             self._runner.welcome(row, request)

@@ -63,6 +63,7 @@ def answers(engine: Engine) -> tuple[Answers, set[str]]:
         for i in range(8)
     ]
     reasons = {one.reason for record in engine.run() for one in record.transitions}
+    engine.stop()
     return [handle.token_ids for handle in handles], reasons
 
 
