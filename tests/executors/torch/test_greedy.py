@@ -44,7 +44,7 @@ def served(family: Family, *requests: dict[str, Any], **config: Any) -> Play:
 
 
 @pytest.mark.parametrize("stack", STACKS.values(), ids=STACKS)
-@settings(max_examples=4)
+@settings(max_examples=3)
 @given(family=st.sampled_from(FAMILIES), load=loads())
 def test_answers_are_those_of_generate(stack: tuple[Any, ...], family: str, load: Load, families: Families) -> None:
     requests, limits = load

@@ -86,7 +86,7 @@ def served(kind: Kind, *requests: dict[str, Any], **config: Any) -> Play:
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-@settings(max_examples=5)
+@settings(max_examples=4)
 @given(data=st.data())
 def test_tokens_and_depths_are_those_of_a_serial_run(kind: Kind, data: st.DataObject) -> None:
     play_any(kind, data)

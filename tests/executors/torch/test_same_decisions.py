@@ -84,13 +84,13 @@ LOOPED = [
 ]
 
 
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(load=ending(), stack=st.sampled_from(STACKS))
 def test_dense_models_decide_the_same(load: Load, stack: tuple[Any, ...]) -> None:
     decide_the_same("dense", load[0], stack, L=64, **load[1])
 
 
-@settings(max_examples=5)
+@settings(max_examples=3)
 @given(load=ending(longest=20, output=7, most=5), stack=st.sampled_from([*LOOPED, ("fcfs", "mixed")]))
 def test_looped_models_decide_the_same(load: Load, stack: tuple[Any, ...]) -> None:
     split = {"split": True} if "mixed" in stack else {}
@@ -137,7 +137,7 @@ def test_looped_models_find_the_same_prefixes() -> None:
 
 
 def test_a_model_that_ends_elsewhere_is_noticed() -> None:
-    """Without known lengths the real model goes on to its limit, and the simulated one does, too; with another, not."""
+    """So that the tests above can fail: one answer is a token shorter on the real model."""
     Path("run.yaml").write_text(
         yaml.safe_dump({"executor": PAIRS["dense"][0], "policies": ["fcfs"], "workload": {"requests": LOW}})
     )

@@ -65,8 +65,8 @@ class FakeEngine:
     act: Callable[[FakeEngine], None] = staticmethod(lambda engine: None)
     executor = None
 
-    def __init__(self, observers: list[Any]) -> None:
-        self.observers = observers
+    def __init__(self, config: Any, observers: list[Any]) -> None:
+        self.config, self.observers = config, observers
         self.stats = SimpleNamespace(
             scheduler_ns=1000, violations=0, protections=0, rescues={"forced": 0, "repaired": 0}, now_ns=0
         )
@@ -74,7 +74,7 @@ class FakeEngine:
     @classmethod
     def from_config(cls, config: Any, observers: list[Any]) -> FakeEngine:
         """The engine of any configuration."""
-        return cls(observers)
+        return cls(config, observers)
 
     def run(self) -> Iterator[BoundaryRecord]:
         """Two boundaries, with `act` between them."""
