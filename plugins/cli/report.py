@@ -43,6 +43,8 @@ def facts(numbers: dict[str, Any], config: EngineConfig) -> Iterator[tuple[str, 
     """Name and value of each line below the latencies."""
     yield "policies", " + ".join(spec.name for spec in config.policies) or "none (the core's defaults)"
     yield "requests", _counts(numbers["requests"])
+    if "rejections" in numbers:
+        yield "rejected", ", ".join(f"{count:,} {reason}" for reason, count in numbers["rejections"].items())
     yield "tokens", _counts(numbers["tokens"])
     yield "throughput", _throughput(numbers["throughput"])
     yield "preemptions", _counts(numbers["preemptions"])

@@ -39,6 +39,7 @@ def summary(recorder: Recorder, config: EngineConfig, ran: Ran, versions: dict[s
     measured = window(outcomes, config.measure.warmup_s, config.measure.cooldown_s)
     return {
         "requests": _requests(recorder),
+        **_rejections(recorder),
         "tokens": _tokens(outcomes),
         **_latencies(recorder, measured),
         "throughput": _throughput(outcomes),
@@ -56,6 +57,12 @@ def summary(recorder: Recorder, config: EngineConfig, ran: Ran, versions: dict[s
         "digest": digest(recorder),
         "versions": versions,
     }
+
+
+def _rejections(recorder: Recorder) -> dict[str, dict[str, int]]:
+    """How many were rejected for which reason, the most frequent first; nothing where nobody was."""
+    reasons = Counter(str(one.reject_reason).partition(":")[0] for one in recorder.finished if one.reject_reason)
+    return {"rejections": dict(reasons.most_common())} if reasons else {}
 
 
 def window(outcomes: Outcomes, warmup_s: float, cooldown_s: float) -> np.ndarray:
