@@ -60,7 +60,7 @@ class Torch:
         """
         if not isinstance(options, TorchOptions):
             options = TorchOptions.model_validate(dict(options or {}))
-        self._options, self._base = options, base
+        self._options = options
         self._cost = None if options.cost is None else options.cost.build(base, None)
         self._model: Loaded = load(options, base)
         self._checkpoint, self._on_cuda = self._model.checkpoint, self._model.device.type == "cuda"
@@ -218,10 +218,11 @@ class Torch:
     def _result(self, ticket: Ticket) -> BatchResult:
         """Run a batch; a failure of the backend fails the batch and not the engine."""
         batch = ticket.batch
-        watch = self._time.begin(batch, self._runner.runs(batch))
+        runs = self._runner.runs(batch)
+        watch = self._time.begin(batch, runs)
         try:
             with torch.inference_mode():
-                tokens, exits = self._runner.run(batch, watch)
+                tokens, exits = self._runner.run(batch, runs, watch)
         except Exception as error:  # whatever a model raises
             return BatchResult(ticket, watch.ends()[:1], np.empty((0, len(batch)), np.int32), error=error)
         return BatchResult(ticket, watch.ends(), tokens, exits)

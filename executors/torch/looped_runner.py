@@ -35,7 +35,7 @@ class LoopedRunner:
         """Each operation of a looped model comes back to the engine."""
         return 1
 
-    def run(self, batch: Batch, watch: Watch) -> tuple[np.ndarray, np.ndarray | None]:
+    def run(self, batch: Batch, runs: int, watch: Watch) -> tuple[np.ndarray, np.ndarray | None]:
         """One operation."""
         tokens, exits = np.full((1, len(batch)), -1, np.int32), None
         if batch.operation is Operation.CODA:

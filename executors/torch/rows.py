@@ -34,7 +34,6 @@ class Rows:
         self._heeds_eos = np.zeros(0, bool)
         self._has_stops = np.zeros(0, bool)
         self._stops: dict[int, tuple[int, ...]] = {}
-        self.requests: dict[int, Request] = {}
 
     def add(self, row: int, number: int, request: Request, output: int | None) -> None:
         """This row belongs to this request now, which ends by itself after `output` tokens; None for: as it likes."""
@@ -50,12 +49,10 @@ class Rows:
         self._heeds_eos[row] = not sampling.ignore_eos
         self._has_stops[row] = bool(sampling.stop_token_ids)
         self._stops[row] = sampling.stop_token_ids
-        self.requests[row] = request
 
     def forget(self, row: int) -> None:
         """This row belongs to nobody. Idempotent."""
         self._stops.pop(row, None)
-        self.requests.pop(row, None)
 
     def uniform(self, rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
         """The random number in [0, 1) of each row's token at its position, float64 (n,)."""

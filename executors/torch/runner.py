@@ -29,8 +29,8 @@ class Runner(Protocol):
         """How many runs of this batch there may be at most."""
         ...
 
-    def run(self, batch: Batch, watch: Watch) -> tuple[np.ndarray, np.ndarray | None]:
-        """Run it. Returns `tokens` and `exits` as in `BatchResult`."""
+    def run(self, batch: Batch, runs: int, watch: Watch) -> tuple[np.ndarray, np.ndarray | None]:
+        """Run it, `runs` times at most. Returns `tokens` and `exits` as in `BatchResult`."""
         ...
 
     def welcome(self, row: int, request: Request) -> None:
@@ -60,11 +60,10 @@ class DenseRunner:
             return 1
         return min(batch.repeat, LONGEST_STRETCH, self._rows.runs_left(batch.rows, batch.start + 1))
 
-    def run(self, batch: Batch, watch: Watch) -> tuple[np.ndarray, np.ndarray | None]:
+    def run(self, batch: Batch, runs: int, watch: Watch) -> tuple[np.ndarray, np.ndarray | None]:
         """Up to and with the first run in which a row ends or time is up."""
         said: list[np.ndarray] = []
         inputs, positions = self._maker.make(batch), batch.start + batch.tokens
-        runs = self.runs(batch)
         while True:
             tokens = self._step(inputs, batch, positions + len(said))
             said.append(np.full(len(batch), -1, np.int32) if tokens is None else _on_host(tokens, batch))

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from interlock.core.errors import ConfigError
+from interlock.plugins.run.folder import refuse_what_is_no_run
 
 NAMES = ("base_s", "prefill_token_s", "decode_token_s", "context_token_s", "prompt_attention_s")
 """The coefficients of a profile, in the order of a load's columns."""
@@ -47,7 +48,7 @@ class Observations:
 
 def observations(folder: Path) -> Observations:
     """The calls of a run. Raises ConfigError, one line, where the folder is no run's, or the run has no steps."""
-    _check(folder)
+    refuse_what_is_no_run(folder, _FILES)
     try:
         found = _observed(_steps(folder / "steps.parquet"))
     except (OSError, ValueError, KeyError, TypeError) as error:  # what pyarrow raises for what is no such file
@@ -56,15 +57,6 @@ def observations(folder: Path) -> Observations:
     if not len(found):
         raise ConfigError(f"{folder}: found no steps, allowed: a run in which something ran")
     return found
-
-
-def _check(folder: Path) -> None:
-    if not folder.is_dir():
-        found = "a file" if folder.exists() else "no such folder"
-        raise ConfigError(f"{folder}: found {found}, allowed: a run folder, as `interlock run` writes it")
-    missing = [name for name in _FILES if not (folder / name).is_file()]
-    if missing:
-        raise ConfigError(f"{folder}: found no {missing[0]} in it, allowed: a run folder, with {' and '.join(_FILES)}")
 
 
 def _steps(path: Path) -> Any:

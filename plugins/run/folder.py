@@ -7,7 +7,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -127,3 +127,13 @@ def _replace(source: Path, place: Path, overwrite: bool) -> None:
         for one in sorted(source.iterdir(), key=lambda path: path.name == SUMMARY):
             one.replace(place / one.name)
         source.rmdir()
+
+
+def refuse_what_is_no_run(folder: Path, files: Sequence[str]) -> None:
+    """ConfigError, one line, for a folder that is not there or lacks one of these files of a run."""
+    if not folder.is_dir():
+        found = "a file" if folder.exists() else "no such folder"
+        raise ConfigError(f"{folder}: found {found}, allowed: a run folder, as `interlock run` writes it")
+    missing = [name for name in files if not (folder / name).is_file()]
+    if missing:
+        raise ConfigError(f"{folder}: found no {missing[0]} in it, allowed: a run folder, with {', '.join(files)}")

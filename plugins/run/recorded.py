@@ -11,7 +11,7 @@ import numpy as np
 
 from interlock.core.errors import ConfigError
 from interlock.core.work import WorkKey
-from interlock.plugins.run.folder import CONFIG, SUMMARY
+from interlock.plugins.run.folder import CONFIG, SUMMARY, refuse_what_is_no_run
 
 _FILES = (CONFIG, SUMMARY, "steps.parquet", "transitions.parquet", "requests.parquet")
 _STEPS = ("step", "operation", "start_s", "ends_s", "repeat", "members")
@@ -69,7 +69,7 @@ class Recorded:
     @classmethod
     def read(cls, folder: Path) -> Recorded:
         """Read a run folder. Raises ConfigError, one line, where it is none or cannot be read."""
-        _check(folder)
+        refuse_what_is_no_run(folder, _FILES)
         try:
             summary = json.loads((folder / SUMMARY).read_text("utf-8"))
             steps, moves = _table(folder, "steps", _STEPS), _table(folder, "transitions", _MOVES)
@@ -100,15 +100,6 @@ class Recorded:
     def error(self) -> str | None:
         """What ended the run, if an error did."""
         return self.summary.get("error")
-
-
-def _check(folder: Path) -> None:
-    if not folder.is_dir():
-        found = "a file" if folder.exists() else "no such folder"
-        raise ConfigError(f"{folder}: found {found}, allowed: a run folder, as `interlock run` writes it")
-    missing = [name for name in _FILES if not (folder / name).is_file()]
-    if missing:
-        raise ConfigError(f"{folder}: found no {missing[0]} in it, allowed: a run folder, with {', '.join(_FILES)}")
 
 
 def _table(folder: Path, name: str, columns: tuple[str, ...]) -> Any:

@@ -57,8 +57,8 @@ class DenseModel:
             carried=0,
             eos_token_ids=eos_token_ids,
         )
-        self._body = model.get_decoder()  # type: ignore[no-untyped-call]
-        self._head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+        self._body = model.get_decoder()  # type: ignore[no-untyped-call]  # transformers' own
+        self._head = model.get_output_embeddings()  # type: ignore[no-untyped-call]  # transformers' own
 
     def states(self, ids: Tensor, positions: Tensor, kv: KV, paged: Paged) -> Tensor:
         """The final hidden states (T, hidden) of the tokens (T,), whose KV is written."""
@@ -69,4 +69,4 @@ class DenseModel:
 
     def logits(self, states: Tensor) -> Tensor:
         """(n, hidden) to (n, vocabulary)."""
-        return self._head(states)  # type: ignore[no-any-return]
+        return self._head(states)  # type: ignore[no-any-return]  # a module's call is untyped
